@@ -3,11 +3,11 @@
 The first angle is a quantile of its marginal distribution. Given the first angle, the second has a von Mises
 distribution.
 
-*Layout of the stream.* Each angle uses one number of the stream, which is one word (float32) or two words (float64).
-Number j is word j, or words 2 j and 2 j + 1. Pair i uses the numbers 2 i (first angle) and 2 i + 1 (second angle).
-The lowest bit of a number gives the angle's side, and the other bits give its tail probability, as in `transform.tail`.
-The first angle is measured from its mode, or from halfway between its modes if there are two. The second angle is
-measured from its mean direction given the first.
+*Layout of the stream.* Number j of a stream is word j (float32), or words 2 j and 2 j + 1 (float64). Pair i uses number
+2 i for its first angle and number 2 i + 1 for its second. The lowest bit of a number's first word gives the angle's
+side, and the other bits give its tail probability, as in `transform.tail`. The first angle is measured from its mode,
+or from halfway between its modes if there are two. The second angle is measured from its mean direction given the
+first.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
 PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
-"""The parameters along the last axes of `loc` and `concentration`, the two arrays that streams take."""
+"""Names of the parameters along the last axes of `loc` and `concentration`, the two arrays that streams take."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairRequest(Request):
-    """A draw of pairs for `draw_pairs`, as a pytree in which all fields except arrays are static."""
+    """A draw of pairs for `draw_pairs`. Subclasses are pytrees in which all fields except arrays are static."""
 
     noun: ClassVar[str] = "pair"
     kind: ClassVar[type[models.Model]]
@@ -62,16 +62,16 @@ class PairRequest(Request):
 
     @property
     def numbers(self) -> int:
-        """Count of the stream's numbers that one pair uses."""
+        """How many numbers of the stream one pair uses."""
         return 2
 
     @classmethod
     def of(
         cls, caller: str, key: object, parameters: Mapping[str, object], shape: object, start: Any, method: str
     ) -> Self:
-        """Return a checked request for pairs of `shape` from `start`, or from 0 if `start` is None.
+        """Return a checked request for a batch of pairs of `shape`, from position `start`, or from 0 if it is None.
 
-        `parameters` holds the parameters by `NAMES`.
+        `parameters` maps `NAMES` to values.
         """
         request = cls.from_arrays(caller, key, *arguments.parameters(caller, None, **parameters), shape, method)
         if start is None:
@@ -90,10 +90,7 @@ class PairRequest(Request):
         method: str,
         /,
     ) -> Self:
-        """Return a checked request for pairs from any position of a stream.
-
-        The parameters lie along the last axes of `loc` and `concentration`.
-        """
+        """Return a checked request from position 0; the last axes of `loc` and `concentration` hold the parameters."""
         given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
         found: dict[str, Any] = {}
         for name, parts in PARTS.items():
@@ -109,7 +106,7 @@ class PairRequest(Request):
     def from_arrays(
         cls, caller: str, key: object, arrays: Mapping[str, Any], dtype: np.dtype[Any], shape: object, method: str
     ) -> Self:
-        """Return a checked request from position 0; `arrays` holds the checked parameters by `NAMES`."""
+        """Return a checked request from position 0; `arrays` maps `NAMES` to checked parameters."""
         checked_key = arguments.one_key(caller, key)
         sizes = arguments.result_shape(caller, shape, **arrays)
         each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
@@ -118,7 +115,7 @@ class PairRequest(Request):
 
     @property
     def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The parameters by name, as `part` takes them."""
+        """The arguments `loc` and `concentration` of `part`."""
         arrays = dict(zip(NAMES, self.arrays, strict=True))
         return {
             name: np.stack(np.broadcast_arrays(*(np.asarray(arrays[part]) for part in parts)), -1)
@@ -129,7 +126,7 @@ class PairRequest(Request):
         """Return the request with the sharding of its result; its mesh must have no explicit axes."""
         if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
             raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is of a mesh with explicit axes, "
+                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is over a mesh with explicit axes, "
                 "over which pairs cannot be sharded. Make the mesh with axis_types=(AxisType.Auto, ...)."
             )
         return super().sharded(caller, out_sharding)
@@ -161,7 +158,7 @@ class CosineRequest(PairRequest):
 
 
 def pairs_of(request: PairRequest) -> jax.Array:
-    """Draw the pairs of a request, as one program."""
+    """Return the pairs of a request, computed in one program."""
     shape, route, kind, sharding = request.shape, request.route, request.kind, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
     phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.arrays))
@@ -184,17 +181,14 @@ PROGRAMS = Programs.of(pairs_of)
 
 
 def draw_pairs(request: PairRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the pairs of a request, always with XLA.
-
-    `buffer`, if given, is an array like the result: the pairs reuse its memory, and it is deleted.
-    """
+    """Draw the pairs of a request, always with XLA; for `buffer`, see `sampler.draw`."""
     return PROGRAMS.run(request, buffer)
 
 
 def pair_words(
     shape: tuple[int, ...], width: int, key: jax.Array, start: counter.Wide | None
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    """Return the `width` words of each first angle and of each second angle, for pairs of `shape` from `start` on."""
+    """Return the `width` words of each first angle, and those of each second angle, for pairs from `start` on."""
     generator, key = counter.key_words(key)
     if width == 1:
         # One block of the generator holds both words of a pair.
@@ -254,10 +248,7 @@ def pair(
     k2: jax.Array,
     r: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return both angles relative to their locations.
-
-    `a` is the first angle as the model measures it, and `words` are the words of the second angle.
-    """
+    """Return both angles relative to their locations, given `a` from `first_angle` and the words of the second."""
     model = kind.of(k1, k2, r)
     half = 0.5 * a
     square = half * half

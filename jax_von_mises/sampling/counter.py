@@ -2,8 +2,8 @@
 
 A generator is a block cipher. Block ``b`` of a stream is the cipher's output for counter ``b`` under the key, and all
 its 32-bit words are used in order: word ``i`` is word ``i mod n`` of block ``i div n``, with ``n`` = 2 or 4. The
-counter has 64 bits, so a stream has at least 2^65 words. There is no state and no loop, so a word does not depend on
-the batch, device or process that computes it.
+counter has 64 bits, so a stream has at least 2^65 words. There is no state, so a word does not depend on the batch,
+device or process that computes it.
 
 ======================== ============ ======= =============================================================
 key implementation       cipher       words   counter of block ``b`` (upper half ``hi``, lower half ``lo``)
@@ -16,8 +16,8 @@ key implementation       cipher       words   counter of block ``b`` (upper half
 any other                threefry4x32 4       ``(hi, lo, 0, 0)`` under ``jax.random.bits(key, 4)``
 ======================== ============ ======= =============================================================
 
-The generator behind an ``rbg`` key depends on the backend, the shape and the sharding. A stream must depend on none of
-them, so an ``rbg`` key is used as a threefry key here.
+The numbers that XLA generates for an ``rbg`` key depend on the backend, the shape and the sharding. The words of a
+stream must not, so threefry4x32 computes them instead.
 
 .. [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw. "Parallel random numbers: as easy as 1, 2, 3".
    SC11, 2011. doi:10.1145/2063384.2063405
@@ -42,7 +42,7 @@ Words = tuple[jax.Array, ...]
 # A 64-bit number as a pair of its upper and lower half, each a uint32 array or a NumPy scalar.
 Wide = tuple[Any, Any]
 
-# Constants and round numbers of [1]; fewer rounds would change every stream.
+# Constants and numbers of rounds of [1]. Changing one of them would change every stream.
 THREEFRY_ROUNDS = 20
 THREEFRY_PARITY = np.uint32(0x1BD11BDA)
 THREEFRY2_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -126,12 +126,12 @@ class Generator(NamedTuple):
 
 
 def high_first(hi: jax.Array, lo: jax.Array, zero: jax.Array) -> Words:
-    """Return four counter words for the Threefry ciphers; a cipher takes as many of them as its block has."""
+    """Return four counter words for the Threefry ciphers; a cipher takes as many of them as its block holds."""
     return hi, lo, zero, zero
 
 
 def low_first(hi: jax.Array, lo: jax.Array, zero: jax.Array) -> Words:
-    """Return four counter words for the Philox ciphers; a cipher takes as many of them as its block has."""
+    """Return four counter words for the Philox ciphers; a cipher takes as many of them as its block holds."""
     return lo, hi, zero, zero
 
 
@@ -146,7 +146,7 @@ GENERATORS = {
 
 
 def key_words(key: jax.Array) -> tuple[str, jax.Array]:
-    """Return the generator name and uint32 key words (last axis) of a typed key array."""
+    """Return the name of the generator for a typed key array, and the key's uint32 words (last axis)."""
     name = str(jax.random.key_impl(key))
     if name in GENERATORS:
         return name, jax.random.key_data(key)
@@ -166,7 +166,7 @@ def multiply_wide(x: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
 
 
 def halves(x: Any) -> Wide:
-    """Return the pair (hi, lo) of uint32 for an int below 2^64, an integer array or such a pair.
+    """Convert an int below 2^64, an integer array or a pair (hi, lo) to a pair (hi, lo) of uint32.
 
     An array may be traced and have any integer dtype; its negative elements x become 2^64 + x.
     """
@@ -195,12 +195,13 @@ def wide_iota(shape: tuple[int, ...], axis: int, out_sharding: NamedSharding | N
 def indices(
     shape: tuple[int, ...], start: Wide | None = None, out_sharding: NamedSharding | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays of that shape.
+    """Return the row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays.
 
-    `start` is a pair (hi, lo) of uint32 scalars, or None for 0. The positions come from one iota per axis, not from a
-    reshaped flat one, so that the array can be sharded along any axis and each device computes its own part.
+    `start` is a pair (hi, lo) of uint32 scalars, or None for 0; without it, the result's `hi` may be a scalar. The
+    positions come from one iota per axis, not from a reshaped flat one, so that the array can be sharded along any axis
+    and each device computes its own part.
     """
-    # Within 32 bits the axes add up without a carry; most programs need only this case.
+    # Within 32 bits, as in most programs, the terms of the axes add up without a carry.
     narrow = math.prod(shape) <= UINT32_SPAN
     zero = jnp.zeros((), jnp.uint32)
     total = (zero, lax.full(shape, np.uint32(0), sharding=out_sharding) if narrow else zero)
@@ -220,9 +221,9 @@ def indices(
 def block_words(name: str, key: jax.Array, index: Wide, width: int) -> Words:
     """Return the `width` words (1 or 2) of each element; those of element ``i`` start at word ``width * i``.
 
-    Every element encrypts the complete block that holds its words and selects them, so neighbours repeat each other's
-    work. GPU compilers remove the repetition. On a CPU it costs less than stacking or interleaving the words of a
-    block, which would break the vector loop.
+    For each element, the complete block that holds its words is encrypted, and the words are selected from it.
+    Neighbours thus repeat the same work. GPU compilers remove the repetition. On a CPU it costs less than stacking or
+    interleaving the words of a block, which would break the vector loop.
     """
     cipher, words, counter = GENERATORS[name]
     per_block = words // width
@@ -254,6 +255,6 @@ def words(
     start: Wide | None = None,
     out_sharding: NamedSharding | None = None,
 ) -> Words:
-    """Return the `width` words of each element of an array, from element `start` (see `indices`) of a key's stream."""
+    """Return the `width` words of each element of an array that begins at element `start` of a key's stream."""
     generator, key = key_words(key)
     return block_words(generator, key, indices(shape, start, out_sharding), width)

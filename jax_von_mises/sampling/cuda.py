@@ -2,18 +2,20 @@
 
 XLA compiles a draw into several kernels with intermediate arrays in memory. A kernel of ``kernels/angles.cu`` draws in
 one pass: words, quantile, direction and wrap stay in registers, and only the angles are written. The path through XLA,
-without such a kernel, is the *plain path*. It defines the result of a draw, and it is used if
+without such a kernel, is the *plain path*. With `VARIABLE`, an environment variable, users turn the kernels on or off.
+The plain path is used if
 
-- there is no CUDA device, or more than one. XLA cannot split a kernel over devices, and the last digits should not
-  depend on whether it has to. `VARIABLE` allows kernels inside `jax.shard_map` and `jax.pmap`;
-- the dtype is float64, or `out_sharding` is given;
-- the environment turns the kernels off;
-- the environment does not set `VARIABLE`, and the kernels have not passed their trial on this machine (`cuda_verdict`).
-  A kernel that faults destroys all data of the process on the device, so the trial runs in a child process;
-- the environment turns the kernels on, they have not passed their trial, and this one fails its self-test in the
+- there is no CUDA device, or a device is too old for the kernels;
+- there are several CUDA devices. XLA cannot split a kernel over devices, and the last digits should not depend on
+  whether it has to. Only kernels that are turned on are used, inside `jax.shard_map` and `jax.pmap`;
+- the dtype is float64, `out_sharding` is given, or the result is empty;
+- the kernels are turned off;
+- the kernels are neither turned on nor off, and have not passed their trial on this machine (`cuda_verdict`). A kernel
+  that faults destroys all the process's data on the device, so the trial runs in a child process;
+- the kernels are turned on but have not passed their trial, and the kernel in question fails its self-test in this
   process (`cuda_self_test`);
-- the program is lowered for `jax.export` or for several devices, or a map would repeat a table (`cuda_launch`);
-- the angles are written to a file (`streams.writer`).
+- the program is lowered for `jax.export` or for several devices, or `jax.vmap` would repeat a table (`cuda_launch`);
+- the angles are written to a file, or drawn by Dask or by the workers of an executor (`jax_von_mises.streams`).
 """
 
 import functools
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAILED", "VARIABLE", "kernel_report", "setting", "tried", "use_cuda_kernel"]
 
-# "0" turns the kernels off; "1" also allows them with several devices or processes, for each device separately.
+# "0" turns the kernels off; "1" turns them on, even with several devices or processes, for each device separately.
 VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
 VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
 # The beginning of the report of a failed self-test.
@@ -100,7 +102,7 @@ def warn() -> None:
 
 
 def kernel_report() -> str | None:
-    """Return a text that explains which path draws on CUDA devices; None without such a device."""
+    """Return a text that names the path by which CUDA devices draw, and explains why; None without such a device."""
     if not cuda_launch.devices():
         return None
     if not allowed():

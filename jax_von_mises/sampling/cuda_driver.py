@@ -1,9 +1,9 @@
 """Launch a CUDA kernel with the driver API, on arrays at the edge of mapped memory.
 
-XLA allocates a device's memory in one piece, in which an out-of-bounds access of a kernel goes unnoticed. Here each
-array begins at the first byte of a separate range, or ends at its last byte. Nothing is mapped before or after the
-range, so an access outside it is an error. After an error the process cannot use the device any more; `cuda_trial`
-therefore runs in a child process.
+XLA allocates a device's memory in one piece, in which an out-of-bounds access by a kernel goes unnoticed. Here each
+array lies at the start or at the end of a separate range, and the addresses before and after the range are not mapped,
+so an access to them is an error. After an error the process cannot use the device any more; `cuda_trial` therefore runs
+in a child process.
 
 The functions and structures are those of the CUDA driver API, sections *Virtual Memory Management*, *Module
 Management* and *Execution Control*.
@@ -32,7 +32,7 @@ class DriverError(Exception):
 
 
 class Unavailable(Exception):
-    """The driver has no free memory or lacks a function, so the kernels cannot be tried."""
+    """The driver is missing, lacks a function or has no free memory, so the kernels cannot be tried."""
 
 
 class _Location(Structure):
@@ -50,7 +50,7 @@ class _Access(Structure):
     _fields_ = (("location", _Location), ("flags", c_int))
 
 
-# Types of the arguments. Each function returns 0 or an error code; addresses and handles of memory have 64 bits.
+# Types of the arguments. Each function returns 0 or an error code; memory addresses and handles have 64 bits.
 FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDeviceGet": (POINTER(c_int), c_int),
@@ -110,7 +110,7 @@ class Driver:
         *operands: Any,
         at_end: bool,
     ) -> np.ndarray[Any, Any]:
-        """Launch as `cuda_launch.launch` does; arrays lie at the end of their memory if `at_end`, else at its start.
+        """Launch a kernel as `cuda_launch.launch` does; arrays end with their memory if `at_end`, else begin with it.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Driver:
         return address
 
     def _new(self, kind: Any, function: str, *arguments: Any) -> Any:
-        """Return the value that a driver function writes to its first argument, of ctypes' type `kind`."""
+        """Return the value that a driver function writes to its first argument, of the ctypes type `kind`."""
         value = kind()
         self._call(function, value, *arguments)
         return value.value

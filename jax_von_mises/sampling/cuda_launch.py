@@ -1,18 +1,18 @@
-"""Draw angles by one launch of a CUDA kernel of ``kernels/angles.cu``.
+"""Draw angles in one launch of a CUDA kernel from ``kernels/angles.cu``.
 
 The kernels are shipped as PTX, text that the driver compiles for the GPU at hand, so no compiler or toolkit is needed.
 XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` rejects a program with such
-a call, so a draw is a primitive (`draw_primitive`), which is lowered to the plain path for an export.
+a call. A draw is therefore a primitive (`draw_primitive`), which an export lowers to the plain path.
 
-One launch draws any number of rows. `jax.vmap` adds rows. An operand (`Operand`) is shared by all rows or has a value
-for each row; flags encode which (`Rows.flags`).
+One launch draws any number of rows, and `jax.vmap` adds rows. The rows share the values of an operand, or each row has
+separate values (`Operand`). Flags tell the kernel which (`Rows.flags`).
 
 XLA launches a kernel as follows, according to its source (github.com/openxla/xla, files under ``xla/``, with the commit
-that was read). ``tools/launch_contract.py`` checks this on compiled programs:
+that was read). ``tools/launch_contract.py`` checks compiled programs against this description:
 
 - The kernel receives the addresses of the operands in order, then that of the result. Scalars are passed by address,
   and equal operands are passed twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e,
-  ``codegen/emitters/kernel_arguments.cc`` 01288362). The number of arguments is not compared with the PTX
+  ``codegen/emitters/kernel_arguments.cc`` 01288362). XLA does not compare the number of arguments with the PTX
   (``stream_executor/cuda/cuda_kernel.cc`` 1e57a34e).
 - Grid, block and dynamic shared memory come from the attributes (``service/gpu/kernel_call.cc`` 3be98a5f). XLA does not
   read ``.maxntid``; the driver rejects a larger block.
@@ -20,7 +20,7 @@ that was read). ``tools/launch_contract.py`` checks this on compiled programs:
   fails (``service/gpu/gpu_executable_buffer_allocator.cc``).
 - Without ``input_output_aliases``, the result shares no memory with an operand (``service/gpu/nvptx_alias_info.cc``).
   If the caller donates an operand for the result, XLA copies the result there afterwards.
-- Memory is kept until the launch is queued, then reused by later work of the same stream
+- Memory is kept until the launch is queued; later work of the same CUDA stream may then reuse it
   (``pjrt/local_device_state.h``). The PTX is loaded before the first run
   (``backends/gpu/runtime/custom_kernel_thunk.cc`` 0a35eaa3), and an error in it is reported only then.
 """
@@ -55,14 +55,15 @@ __all__ = ["KERNEL_DTYPES", "KernelSpec", "cipher_of", "devices", "draw_by_kerne
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
 LEAST_CAPABILITY = 8.0  # compute capability that the PTX is compiled for
 KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` in angles.cu
-# Flags in angles.cu: which operands have a row for each row of the result, and an element for each element.
+# Flags in angles.cu: the first four mark operands with values for each row, the others operands with values for each
+# angle.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
 BLOCK_THREADS = 256
-# Blocks per multiprocessor, over all rows: enough that they all finish at about the same time, and few enough that the
-# time to fill their tables of 8 KiB is negligible.
+# Blocks per multiprocessor, over all rows: enough for the multiprocessors to finish at about the same time, and few
+# enough that filling a table of 8 KiB for each block takes negligible time.
 BLOCKS = 16
 MULTIPROCESSORS = 132  # if a device does not report the number
-MOST_ROWS = 65535  # limit of a grid's second dimension; the kernel loops over more
+MOST_ROWS = 65535  # limit of a grid's second dimension; the kernel loops over the other rows
 
 # The size and ``in_axes`` of each `jax.vmap` of a draw, the innermost first.
 Maps = tuple[tuple[int, tuple[int | None, ...]], ...]
@@ -89,7 +90,7 @@ class KernelSpec(NamedTuple):
 
 @functools.cache
 def devices() -> tuple[jax.Device, ...]:
-    """Return one CUDA device of this process of each kind, or () if a device is too old for the kernels."""
+    """Return one CUDA device of each kind in this process; () if one is too old for the kernels."""
     try:
         found = jax.local_devices(backend=PLATFORM)
     except Exception:  # no CUDA backend, or one that does not start
@@ -133,7 +134,7 @@ def draw_by_kernel(
 def _draw_by_kernel(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
     operands = key, start, loc, kappa
     x: jax.Array = draw_primitive().bind(*operands, spec=spec, maps=())
-    # Inside `jax.shard_map` the result must be declared to vary over the axes that an operand varies over.
+    # Inside `jax.shard_map`, the result must be declared to vary over every axis over which an operand varies.
     axes = frozenset().union(*map(_varying, operands)) - _varying(x)
     return lax.pcast(x, tuple(axes), to="varying") if axes else x
 
@@ -197,7 +198,7 @@ def draw_primitive() -> "Primitive":
 
     Its parameter `maps` has the size and ``in_axes`` of each `jax.vmap` of the draw, the innermost first.
     """
-    from jax.extend.core import Primitive  # slow to import: it brings Pallas
+    from jax.extend.core import Primitive  # slow to import, since it loads Pallas
 
     primitive = Primitive("draw_von_mises")
     # Under `jax.disable_jit` nothing is lowered, and the device is unknown.
@@ -236,14 +237,14 @@ def _lower(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any)
 
 
 def _one_launch(spec: KernelSpec, maps: Maps) -> bool:
-    """Return whether one launch draws all rows of `maps`, without repeating a table that rows could share."""
+    """Return whether one launch can draw all rows of `maps`, without repeating a table that rows could share."""
     rows = math.prod(size for size, _ in maps)
     mapped = {in_axes[3] is not None for size, in_axes in maps if size > 1}
     return 0 < rows < 2**32 and not (spec.route == "table" and len(mapped) == 2)
 
 
 def plain_angles(spec: KernelSpec, key: jax.Array, start: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Draw the angles of a `KernelSpec` by the plain path, with XLA."""
+    """Draw the angles of a `KernelSpec` by the plain path."""
 
     def angles(
         shape: tuple[int, ...], stream: tuple[jax.Array, jax.Array], loc: jax.Array, kappa: jax.Array
@@ -282,7 +283,7 @@ class Operand:
 
     @classmethod
     def of_angles(cls, x: jax.Array, shape: tuple[int, ...]) -> Self:
-        """Lay out a parameter of one draw, as a scalar if it has one value, else as one value for each angle."""
+        """Lay out a parameter of one draw, as a scalar if it has a single element, else with a value for each angle."""
         if x.size == 1:
             return cls(x.reshape(()))
         return cls(jnp.broadcast_to(x, shape).reshape(-1), per_element=True)
@@ -309,17 +310,17 @@ class Rows:
     """The draws of one launch, one in each row; a pytree of the operands."""
 
     spec: KernelSpec
-    """The draw of each row."""
+    """The static arguments, in which the shape is that of one row."""
     count: int
     key: Operand
     start: Operand
     concentration: Operand
-    """Concentrations by the direct route, a table of the quantile by the table route."""
+    """Concentrations for the direct route, a table of the quantile for the table route."""
     loc: Operand
 
     @property
     def flags(self) -> int:
-        """The layout of the operands, as the kernel reads it."""
+        """The layout of the operands, encoded for the kernel."""
         held = {
             KEY_ROWS: self.key.per_row,
             START_ROWS: self.start.per_row,
@@ -369,15 +370,15 @@ def _launch_more_rows(size: int, batched: Sequence[Rows], rows: Rows) -> tuple[j
 def _grid(count: int, rows: int, table: bool, table_per_row: bool) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the numbers of blocks and of threads per block, each along a row of `count` angles and over `rows`.
 
-    The kernel loops over the remaining angles and rows. By the `table` route each block copies one table to shared
-    memory, or one table for each row (`table_per_row`).
+    The kernel loops over the remaining angles and rows. If `table` is true, each block copies one table to shared
+    memory, or with `table_per_row` one table for each row.
     """
     cores = getattr(next(iter(devices()), None), "core_count", None)
     limit = BLOCKS * (cores if isinstance(cores, int) and cores > 0 else MULTIPROCESSORS)
     # One more group of four words than the angles fill, since they may start inside a group.
     groups = _ceiling(count + 4, 4)
     wide = min(BLOCK_THREADS, 1 << (groups - 1).bit_length())
-    # Short rows share a block if they share its table.
+    # Short rows share a block unless they have separate tables.
     high = 1 if table and table_per_row else min(BLOCK_THREADS // wide, rows)
     over = _ceiling(rows, high)
     # If all rows share a table, each block takes the same number of rows.
@@ -393,7 +394,7 @@ def _ceiling(a: int, b: int) -> int:
 def launch(
     name: str, grid: tuple[int, int], block: tuple[int, int], out: jax.ShapeDtypeStruct, *operands: jax.Array
 ) -> jax.Array:
-    """Launch a kernel over a grid of blocks of threads; its arguments are pointers to the operands and the result."""
+    """Launch a kernel, whose arguments are pointers to the operands and the result, over a grid of thread blocks."""
     numbers = {"grid_x": grid[0], "grid_y": grid[1], "grid_z": 1, "shared_mem_bytes": 0}
     numbers |= {"block_x": block[0], "block_y": block[1], "block_z": 1}
     return jax.ffi.ffi_call(TARGET, out, custom_call_api_version=4)(
@@ -419,6 +420,6 @@ def kernel_text(name: str) -> str:
 
 @functools.cache
 def _ptx() -> tuple[str, dict[str, str]]:
-    """Return the head of the shipped PTX, and each kernel's part by its name."""
+    """Return the head of the shipped PTX, and the part of each kernel by name."""
     head, *parts = re.split(r"(?=^\.visible \.entry )", ptx_text(), flags=re.M)
     return head, {re.findall(r"^\.visible \.entry (\w+)\(", part)[0]: part for part in parts}

@@ -1,8 +1,7 @@
 """Test a CUDA kernel before its first use in a process: compare a few thousand of its angles with the plain path's.
 
 XLA accepts the kernels in a custom call that is not a stable interface. If the environment turns them on although they
-have not passed their trial (`cuda_verdict`), each kernel must pass this test first. Any error is a failure. `verdicts`
-returns the results so far.
+have not passed their trial (`cuda_verdict`), each kernel must pass this test first. Any error counts as a failure.
 """
 
 import functools
@@ -30,10 +29,12 @@ __all__ = [
     "verdicts",
 ]
 
-# Number of angles, and their positions in a stream: at its beginning, and before a carry to the upper half.
+# Number of compared angles, and positions from which they are drawn: the first, and one just before a carry to the
+# upper half.
 TESTED = 4099
 TESTED_FROM = (0, 2**32 - 6)
-# Twice the error of either path, and the rounding of `loc`; far below the distance between angles of different words.
+# Twice the error of either path, and the rounding of `loc`. Both are far below the distance between the angles of
+# unrelated words.
 TOLERANCE, ROUNDING = 4e-6, 1e-6
 # Number of words in a key of each cipher.
 KEY_SIZES = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}
@@ -89,7 +90,7 @@ def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TE
 
     Of `count` angles, the first, the middle and the last `TESTED` are compared.
     """
-    # The kernel of the direct route rounds to several dtypes and has one verdict, so each dtype is tested.
+    # A cipher has one kernel, with one verdict, for all dtypes of the direct route. Each dtype is therefore tested.
     dtypes = cuda_launch.KERNEL_DTYPES if spec.route == "direct" else (spec.dtype,)
     spec = spec._replace(dtype="float32", shape=(TESTED,))
     key = key_words(spec.cipher)
@@ -117,7 +118,7 @@ def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TE
 
 
 def halves(start: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return a position as a kernel reads it."""
+    """Return a position as a kernel reads it, the upper half first."""
     return np.array([start >> 32, start % 2**32], np.uint32)
 
 
@@ -142,7 +143,7 @@ def rounded_from(
     `allowed` instead would accept errors thousands of times as large.
     """
     largest = largest_angle(np.float32)
-    # An angle next to pi may be expected on the other side of the cut.
+    # Where an angle next to pi is expected, one next to -pi may be equally close, and vice versa.
     places = expected + 2 * np.pi * np.array([-1.0, 0.0, 1.0])[:, None]
     there = np.abs(places) <= np.pi + allowed
     ends = (np.clip(places + side * allowed, -largest, largest).astype(ours.dtype) for side in (-1, 1))
@@ -152,7 +153,7 @@ def rounded_from(
 
 
 def reference_device(device: jax.Device) -> jax.Device:
-    """Return the device on which the plain path draws for comparison: the CPU, which compiles faster, or `device`."""
+    """Return the device on which to draw by the plain path for comparison: the CPU, which compiles faster, if any."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except Exception:  # JAX_PLATFORMS may leave the CPU out

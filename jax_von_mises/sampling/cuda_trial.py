@@ -1,12 +1,12 @@
-"""Try all CUDA kernels: ``python -P -m jax_von_mises.sampling.cuda_trial``, in a process that may crash.
+"""Try all CUDA kernels in a process that may crash: ``python -P -m jax_von_mises.sampling.cuda_trial``.
 
-`runtime.kernel_trial` starts the process and keeps its verdict. For each kind of card the process prints one line of
-JSON before the trial and one after it. Each kernel is launched
+`runtime.kernel_trial` starts the process and stores its verdict. For each kind of card, the process prints a line with
+JSON before the trial and another after it. Each kernel is launched
 
-- by XLA, and its angles are compared with the plain path's (`cuda_self_test.difference`), once also in rows of
+- by XLA, and its angles are compared with the plain path's (`cuda_self_test.difference`). One kernel also draws rows of
   `jax.vmap`;
-- by the driver, on arrays at the edge of memory (`cuda_driver`), with many sizes and positions in a stream, alone and
-  in rows. By the table route the table is an operand, so a suitable table makes the angles reveal their words.
+- by the driver, on arrays at the edge of memory (`cuda_driver`), with many sizes and positions in a stream, for one row
+  and for several. In the table route, the table is an operand, and special tables make the angles reveal their words.
 """
 
 import functools
@@ -28,9 +28,10 @@ Array = np.ndarray[Any, Any]
 Launch = Callable[..., Array]
 
 SIZES = (*range(1, 9), 1023, 1025, 4099)
-# At the beginning, inside a group of four words, before a carry, and so that the longest draw ends with the stream.
+# The stream's first position, one inside a group of four words, one before a carry, and the one from which the longest
+# draw ends with the stream.
 STARTS = (0, 3, 2**32 - 6, 2**64 - SIZES[-1])
-# Number of angles in a draw for which each thread loops several times; on an H100, 3 million suffice.
+# Number of angles that makes each thread loop several times; on an H100, 3 million suffice.
 LONG = 2**23 + 5
 CELLS = 512
 ROWS, ROW = 5, 37
@@ -54,7 +55,7 @@ def specs() -> Iterator[KernelSpec]:
 
 @functools.cache
 def words_of(cipher: str, start: int) -> Array:
-    """Return the words of the longest draw, by the plain path on the CPU."""
+    """Return the words of the longest draw from `start`, as the plain path computes them on the CPU."""
 
     @jax.jit
     def words(key: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
@@ -65,9 +66,9 @@ def words_of(cipher: str, start: int) -> Array:
 
 
 def tables() -> Iterator[tuple[Array, Callable[[Array], Array]]]:
-    """Yield a table whose angles are the places in their cells, and one whose angles are the numbers of the cells.
+    """Yield a table that returns places in cells as angles, and one that returns the numbers of the cells.
 
-    Each table comes with a function that returns the expected angles of words. Together the two angles are the 24
+    Each table comes with a function that returns the expected angles of words. Together, the two angles contain the 24
     leading bits of the tail probability.
     """
     unit, none = np.ones(CELLS, np.float32), np.zeros(CELLS, np.float32)
@@ -158,11 +159,11 @@ def _faults_of_rows(launch: Launch, spec: KernelSpec) -> Iterator[str]:
         single = b"".join(_launched(launch, rows(1, row), False).tobytes() for row in range(ROWS))
         for at_end, one_block in itertools.product((False, True), repeat=2):
             if _launched(launch, rows(ROWS, slice(None)), at_end, one_block).tobytes() != single:
-                yield f"rows of {', '.join(by_row)} are not single draws{' by one block' * one_block}"
+                yield f"rows of {', '.join(by_row)} differ from single draws{', in one block' * one_block}"
 
 
 def fault_of_maps(device: jax.Device) -> str | None:
-    """Return the fault of the rows that `jax.vmap` adds to a draw, or None."""
+    """Return a description of the fault in rows that `jax.vmap` adds to a draw, or None."""
     spec = KernelSpec("threefry2x32", "direct", "float32", (ROW,))
     keys = np.random.default_rng(1).integers(2**32, size=(ROWS, 2), dtype=np.uint32)
     kappas = np.geomspace(0.1, 100, ROWS * ROW, dtype=np.float32).reshape(ROWS, ROW)
@@ -175,7 +176,7 @@ def fault_of_maps(device: jax.Device) -> str | None:
     ours = drawn(cuda_launch.draw_by_kernel, device)
     expected = drawn(cuda_launch.plain_angles, cuda_self_test.reference_device(device)).astype(np.float64)
     if not cuda_self_test.rounded_from(ours, expected, cuda_self_test.allowed(kappas.ravel())).all():
-        return f"{spec.name} in rows of jax.vmap: angles are not the plain path's"
+        return f"{spec.name} in rows of jax.vmap: angles differ from the plain path's"
     return None
 
 

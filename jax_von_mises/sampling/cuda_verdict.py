@@ -1,7 +1,7 @@
 """Store and read the verdict of the CUDA kernels' trial, for one kind of card, one driver and one set of versions.
 
-The trial (`cuda_trial`) runs in a child process, which a faulty kernel may crash. Its verdict is a small file in the
-user's cache directory. A file that another user can write is ignored, since draws trust the verdict.
+The verdict is a small file in the user's cache directory. A file that another user can write to is ignored, since draws
+trust the verdict.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ FORMAT = "jax_von_mises/kernels/1"
 TRIED_BY = "jax-von-mises doctor"
 # Largest size of a file that is read, in bytes.
 LARGEST = 2**14
-# The wheels with which JAX launches kernels.
+# The wheels that hold JAX's CUDA backend.
 WHEELS = tuple(f"jax-cuda{release}-{part}" for release in (12, 13) for part in ("pjrt", "plugin"))
 
 
@@ -68,7 +68,7 @@ def path_of(about: dict[str, Any]) -> Path | None:
 
 
 def read(about: dict[str, Any]) -> str | None:
-    """Return the verdict for an identity: "" if the kernels passed, else the reason; None without a valid verdict."""
+    """Return the verdict for an identity, "" if the kernels passed, else why they failed; None without a valid one."""
     path = path_of(about)
     if path is None:
         return None

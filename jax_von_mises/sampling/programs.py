@@ -1,4 +1,4 @@
-"""Compile the program that draws a request, once with its result in new memory and once in an argument's memory."""
+"""Compile the program of a draw in two forms: one allocates its result, the other reuses the memory of an array."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -7,15 +7,15 @@ import jax
 
 
 class Programs(NamedTuple):
-    """A program compiled in two ways."""
+    """The two forms of a program."""
 
     new: jax.stages.Wrapped
     into: jax.stages.Wrapped
-    """The program with an additional first argument, an array like the result, whose memory the result reuses."""
+    """The program with an additional first argument, the array to reuse."""
 
     @classmethod
     def of(cls, program: Callable[..., jax.Array], **options: Any) -> Self:
-        """Compile ``program(request, **static)``, with options of `jax.jit`."""
+        """Apply `jax.jit` with these options to both forms of ``program(request, **static)``."""
 
         def into(buffer: jax.Array, request: Any, **static: Any) -> jax.Array:
             return program(request, **static)

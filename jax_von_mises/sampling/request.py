@@ -21,7 +21,7 @@ QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 class Request:
     """A draw of angles, directions or pairs, with its route, its position in the stream and its sharding.
 
-    Each subclass is a dataclass. Its `part` checks the arguments, and its fields hold them.
+    Each subclass is a dataclass, whose fields hold the arguments that `part` has checked.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # lets `dataclasses.replace` accept subclasses
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def numbers(self) -> int:
-        """Count of the stream's numbers that one draw uses."""
+        """How many numbers of the stream one draw uses."""
         return 1
 
     @classmethod
@@ -76,7 +76,7 @@ class Request:
         method: str,
         /,
     ) -> Self:
-        """Return a checked request for a draw from any position of a stream."""
+        """Return a checked request from position 0, with a route that does not depend on its size."""
         raise NotImplementedError
 
     def routed_by_size(self, method: str) -> Self:
@@ -85,7 +85,7 @@ class Request:
         return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
-        """Return the request with the sharding of its result."""
+        """Return the request with the sharding of its result; refuse to shard the components of a draw."""
         if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
                 f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of a "
@@ -112,10 +112,7 @@ class Request:
 
 
 def route_of(caller: str, method: str, concentration: jax.Array | jax.ShapeDtypeStruct) -> str:
-    """Return the route of a part of a stream, "direct" or "table".
-
-    With method "auto", the route does not depend on the size of the part.
-    """
+    """Return the route of a part of a stream: for "auto", the table for one concentration, whatever the part's size."""
     route = arguments.method(caller, method, concentration)
     if route == "auto":
         route = "table" if concentration.size == 1 else "direct"
@@ -136,7 +133,7 @@ class DrawRequest(Request):
     """One typed key."""
     loc: jax.Array
     concentration: jax.Array
-    """An array that `arguments.parameters` returned, like `loc`."""
+    """Like `loc`, an array that `arguments.parameters` returned."""
     start: counter.Wide | None
     """Position of the first angle in the key's stream, a pair (hi, lo) of uint32; None for 0."""
     shape: tuple[int, ...]
@@ -157,7 +154,7 @@ class DrawRequest(Request):
         method: str,
         /,
     ) -> Self:
-        """Return a checked request for angles from any position of a stream."""
+        """Return a checked request from position 0, with a route that does not depend on its size."""
         checked_key = arguments.one_key(caller, key)
         arrays, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
         sizes = arguments.result_shape(caller, shape, **arrays)

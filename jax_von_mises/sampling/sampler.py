@@ -1,4 +1,4 @@
-"""Draw angles with `sample_von_mises`, and blocks of the stream of any family with `sample_block`."""
+"""Draw angles with `sample_von_mises`, and blocks of a stream of any family with `sample_block`."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -30,35 +30,35 @@ def sample_von_mises(
     r"""Draw angles from the von Mises distribution, without rejection.
 
     The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`. Element ``i`` of the result, in row-major
-    order, is the quantile of word ``i`` of the key's stream (see :mod:`jax_von_mises.sampling.counter`). It does not
-    depend on the shape, the batch or the device that draws it.
+    order, is computed from word ``i`` of the key's stream (words ``2 i`` and ``2 i + 1`` in float64; see
+    :mod:`jax_von_mises.sampling.counter`), whatever the shape, the batch and the device.
 
     Parameters
     ----------
     key : jax.Array
-        One random key, of any implementation, typed (``jax.random.key``) or legacy (``jax.random.PRNGKey``).
+        One random key of any implementation, typed (``jax.random.key``) or legacy (``jax.random.PRNGKey``).
     loc : float or array
-        Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. The result is NaN where it is not
-        finite, or so large (2^24 in float32) that neighbouring floats are more than a radian apart.
+        Mean direction :math:`\mu` in radians; any finite number, reduced to one turn. The result is NaN where `loc` is
+        not finite, or so large (above 2^24 in float32) that neighbouring floats are more than a radian apart.
     concentration : float or array
-        :math:`\kappa` in [0, inf]: 0 (or a value too small for a normal float) is the uniform distribution on the
-        circle, inf a point mass at `loc`. The result is NaN where it is negative or NaN. This raises no error, since
-        the value is unknown while tracing.
+        :math:`\kappa` in [0, inf]. At 0 (or a value too small for a normal float) the distribution is uniform on the
+        circle; at inf it is a point mass at `loc`. Negative numbers and NaN give NaN rather than an error, since values
+        are unknown while a function is traced.
     shape : int, tuple or array of ints, optional
-        Shape of the complete result; `loc` and `concentration` broadcast to it. Their broadcast shape by default.
+        Shape of the result, to which `loc` and `concentration` broadcast; by default their broadcast shape.
     dtype : optional
-        float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
-        By default the dtype of the arguments, including arrays without axes; JAX's default float if they are Python
-        numbers or integers.
+        float32, float64 (64-bit mode only), bfloat16 or float16. The last two are computed in float32 and rounded once.
+        The default is the dtype of the floating-point arrays among the arguments, including arrays without axes, or
+        JAX's default float if there are none.
     method : {"auto", "direct", "table"}
-        How to convert a word to an angle; the accuracy is the same. "table" is for one concentration and many angles,
-        "direct" for all cases. "auto" uses the table for one concentration and at least 2^14 angles (2^15 in float64).
-        Give "direct" or "table" if the last digits of angles must not depend on the shape.
+        How to convert words to angles; the accuracy is the same. "direct" takes any concentrations. "table" takes a
+        single one, and is faster for many angles. "auto" uses the table for one concentration and at least 2^14 angles
+        (2^15 in float64). Give "direct" or "table" if the last digits of angles must not depend on the shape.
     out_sharding : optional
-        Sharding of the result, a `NamedSharding`, or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
-        device draws its own part, without communication, and the angles are those that a single device draws. By
-        default the sharding of an argument that has the result's shape and is sharded over an explicit mesh. Under
-        `vmap` over keys with such a sharding use ``method="direct"``, since JAX has no sharding rule for the table
+        Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
+        device draws its own part, without communication, and the angles are those that a single device draws. The
+        default is the sharding of an argument that has the result's shape and is sharded over an explicit mesh. With
+        such a sharding, use ``method="direct"`` under `vmap` over keys, since JAX has no sharding rule for the table
         look-up there.
 
     Returns
@@ -73,20 +73,22 @@ def sample_von_mises(
 
     Notes
     -----
-    *Accuracy.* Let Q(t) be the angle drawn for the tail probability t, which takes 2^31 values down to 2^-33 (2^63
-    values down to 2^-65 in float64). Then :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in
-    float64), or Q(t) is within 4 ulp where floats are too coarse for that. This holds for every concentration.
+    *Accuracy.* Let Q(t) be the distance from `loc` of the angle drawn for the tail probability t, which takes 2^31
+    values down to 2^-33 (2^63 values down to 2^-65 in float64). Then
+    :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in float64), or Q(t) is within 4 ulp where floats
+    are too coarse for that. This holds for every concentration.
 
-    *Source.* The distribution is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the
-    page *Method* of the documentation for its quantile.
+    *Source.* The density is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page *Method*
+    of the documentation derives the quantile.
 
-    *Derivatives.* They follow from the implicit function theorem, in forward and reverse mode. The derivative in `loc`
-    is 1. The derivative in `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and is
-    finite for every concentration.
+    *Derivatives.* Forward and reverse mode use the implicit function theorem. The derivative in `loc` is 1. The
+    derivative in `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and is finite for
+    every concentration.
 
-    *Streams.* The same key gives the same words on every backend, bit for bit. On one backend, one method gives the
-    same angles bit for bit in every shape, transformation and program (on CUDA, if this package's kernels draw all of
-    them or none). CPU and GPU agree to the accuracy above, as do these kernels and XLA's.
+    *Streams.* A key gives the same words on every backend, bit for bit. On one backend, one method gives the same
+    angles bit for bit in every shape, transformation and program (on CUDA, provided that this package's kernels draw
+    all of them or none). Angles from a CPU and a GPU, or from a kernel of this package and XLA, agree to the accuracy
+    above.
 
     Examples
     --------
@@ -112,41 +114,41 @@ def sample_block(
 ) -> jax.Array:
     """Draw the angles, directions or pairs ``start`` to ``start + prod(shape) - 1`` of a key's stream.
 
-    The block is a slice of what `sample_von_mises`, `sample_von_mises_fisher` or a bivariate distribution draws in one
-    call. A long stream can thus be drawn in blocks, in any order and on any machine. Blocks of one shape share one
-    compiled program.
+    The block is a slice of the result of a single call of `sample_von_mises`, `sample_von_mises_fisher` or a bivariate
+    distribution's ``sample``. A long stream can thus be drawn in blocks, in any order and on any machine. Blocks of one
+    shape share one compiled program.
 
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`, or `sample_von_mises_fisher` with its `mean_direction` as `loc`. `loc` and
-        `concentration` broadcast to the block. For pairs, `loc` holds phi_loc and psi_loc along a last axis, and
-        `concentration` phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
+        As in `sample_von_mises`; `loc` and `concentration` broadcast to the block. For directions, `loc` is the
+        `mean_direction` of `sample_von_mises_fisher`. For pairs, `loc` holds phi_loc and psi_loc along its last axis,
+        and `concentration` holds phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
-        Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a program it may be a traced
-        int32 or uint32 (int64 or uint64 in 64-bit mode) or, for any position, a pair ``(hi, lo)`` of uint32, its upper
-        and lower half. It is an error if a known position is negative or the block ends beyond 2^64. Traced positions
-        count modulo 2^64.
+        Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a traced program, `start` may
+        be an int32 or uint32 scalar (int64 or uint64 in 64-bit mode). For positions beyond its range, give a pair
+        ``(hi, lo)`` of uint32, the upper and the lower half. Traced positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
-        "auto" uses the table for one concentration, whatever the size of the block, so all blocks of a stream agree.
+        "auto" uses the table for one concentration, whatever the size of the block, so that all blocks of a stream
+        agree.
     distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
-        Distribution to draw from: angles, directions with as many components as the last axis of the mean direction,
-        or pairs of angles.
+        Distribution of the angles, the directions or the pairs of angles.
 
     Returns
     -------
     jax.Array
         Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
-        shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of shape `shape` + (2,). A direction
-        takes one or more numbers of the stream (see :mod:`jax_von_mises.sampling.sphere`), a pair takes two (see
-        :mod:`jax_von_mises.sampling.bivariate`).
+        shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of angles of shape `shape` + (2,). The
+        modules :mod:`jax_von_mises.sampling.sphere` and :mod:`jax_von_mises.sampling.bivariate` state which numbers of
+        the stream a direction and a pair use.
 
     Raises
     ------
     TypeError, ValueError
-        For an invalid key, start, shape, dtype or method, before anything is computed.
+        For an invalid argument, or a block at a known position that ends beyond the stream, before anything is
+        computed.
     """
     caller = "sample_block"
     family = family_of(caller, distribution)
@@ -156,22 +158,23 @@ def sample_block(
 
 
 def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the angles of a request, by default with its engine.
+    """Draw the angles of a request, by default with the engine that it chooses.
 
-    `buffer`, if given, is an array like the result: the angles reuse its memory, and it is deleted.
+    If `buffer` is given, an array with the shape and dtype of the result, the angles reuse its memory and it is
+    deleted.
     """
     return programs_for(request).run(request, buffer, engine=engine or request.engine())
 
 
 def angles_of(request: DrawRequest, engine: str) -> jax.Array:
-    """Return the angles of a request as one program; for `engine` see `DrawRequest.engine`."""
+    """Return the angles of a request, computed in one program; for `engine`, see `DrawRequest.engine`."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
-    # Promote explicitly, since users may turn implicit promotion off; inside the program it costs nothing.
+    # Promote explicitly, since users may disable implicit promotion.
     compute = arguments.compute_dtype(dtype)
     loc, concentration = (jnp.asarray(x, compute) for x in (request.loc, request.concentration))
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
-    # Automatic meshes take a constraint on the result; explicit ones need the sharding of every array.
+    # An automatic mesh needs only a constraint on the result, an explicit one the sharding of every array.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
     loc, concentration = xla.hide_constants(loc, concentration)
@@ -225,5 +228,5 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(caller: str, distribution: str) -> Family:
-    """Return the family of a distribution by its name."""
+    """Return the family of the distribution with this name."""
     return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]

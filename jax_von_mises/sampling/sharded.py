@@ -1,8 +1,8 @@
-"""Sample on several devices of one process: each draws its own part of one stream, without communication.
+"""Sample on several devices: each draws its own part of one stream, without communication.
 
-An angle depends only on the key and its position in the stream (see :mod:`jax_von_mises.sampling.counter`), so a device
+A word depends only on the key and its position in the stream (see :mod:`jax_von_mises.sampling.counter`), so a device
 needs to know only where its part starts. `sample_von_mises` with `out_sharding` splits a result along the axes of a
-mesh; the functions here use `jax.pmap`, or are called in the body of a mapped function.
+mesh. `sample_pmap` uses `jax.pmap`, and `sample_shard` is called in the body of a mapped function.
 """
 
 import functools
@@ -32,25 +32,25 @@ def sample_pmap(
 ) -> jax.Array:
     """Draw angles with `jax.pmap`, one device for each index of the leading axis.
 
-    With one key the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
-    device each row of the result is drawn from the stream of its key.
+    With one key, the angles are those of `sample_von_mises` with the same arguments, bit for bit. With one key per
+    device, each row of the result is drawn from the stream of the device's key.
 
     Parameters
     ----------
     key : jax.Array
         One random key as in `sample_von_mises`, whose stream the devices share; or a key array of shape ``(devices,)``
-        (legacy keys: uint32 of shape ``(devices, words)``), which gives each device a separate stream. In that case
-        ``result[d]`` equals ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, for `loc`
-        and `concentration` broadcast along the leading axis.
+        (legacy keys: uint32 of shape ``(devices, words)``), which gives each device a separate stream. Then
+        ``result[d]`` equals ``sample_von_mises(key[d], loc[d], concentration[d], shape[1:])``, bit for bit, once `loc`
+        and `concentration` are broadcast along the leading axis.
     loc, concentration : float or array
         As in `sample_von_mises`; they broadcast to `shape`, aligned at the last axis. An array with the leading axis of
         `shape` is split along it, and each device gets its part; other arrays go to all devices. For one value per
-        device write ``loc[:, None]``.
+        device, write ``loc[:, None]``.
+    shape : int or tuple of ints, optional
+        Shape of the complete result, with a leading axis as long as the number of devices. The broadcast shape of `loc`
+        and `concentration` by default.
     dtype : optional
         As in `sample_von_mises`.
-    shape : int or tuple of ints, optional
-        Shape of the complete result, whose leading axis is the number of devices. The broadcast shape of `loc` and
-        `concentration` by default.
     method : {"auto", "direct", "table"}
         As in `sample_von_mises`: "auto" decides by the complete `shape` with one key, and by the draw of one device
         with one key per device.
@@ -101,7 +101,7 @@ def sample_pmap(
         )
     separate = bool(key.shape)
     one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
-    # With separate streams the method depends on one device's part, so it is checked below.
+    # With separate streams, the method is checked below, since it depends on one device's part.
     asked = "auto" if separate else method
     request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
     sizes, dtype = request.shape, request.dtype
@@ -141,7 +141,7 @@ def sample_shard(
     """Draw this device's part of one stream, inside the body of `jax.shard_map` or `jax.pmap`.
 
     Device ``j`` along `axis_name` draws the angles ``j * prod(shape)`` to ``(j + 1) * prod(shape) - 1`` of the key's
-    stream. The concatenated parts of all devices equal the draw of a single device.
+    stream.
 
     Parameters
     ----------
@@ -152,8 +152,8 @@ def sample_shard(
     shape : int or tuple of ints
         Shape of this device's part, filled in row-major order.
     axis_name : name or tuple of names
-        Axes of the mesh along which the devices are counted; several axes count in row-major order. Devices that differ
-        only in other axes draw the same angles.
+        Axes of the mesh along which the devices are counted, in row-major order if there are several. Devices that
+        differ only along other axes draw the same angles.
     method : {"auto", "direct", "table"}
         As in `sample_block`: "auto" uses the table for one concentration, whatever the size.
 
@@ -171,8 +171,8 @@ def sample_shard(
     Notes
     -----
     Concatenated along the leading axis, the parts equal the result of `sample_von_mises` for the complete shape and the
-    same method. Along another axis they are the same angles in a different order, since in row-major order each row
-    crosses all devices. Positions have 64 bits, with or without JAX's 64-bit mode.
+    same method. Concatenated along another axis, they give the same angles in a different order, since each row then
+    spans all devices. Positions have 64 bits, with or without JAX's 64-bit mode.
 
     Examples
     --------

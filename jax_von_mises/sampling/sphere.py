@@ -1,7 +1,7 @@
 """Draw directions in any dimension from counter-based words, without rejection.
 
-*Layout of the stream.* A number is one word (float32) or two words (float64): number j of a stream is word j, or words
-2 j and 2 j + 1. Direction i of dimension d takes these numbers:
+*Layout of the stream.* Number j of a stream is word j (float32), or words 2 j and 2 j + 1 (float64). In d dimensions,
+direction i uses these numbers:
 
 ======  ====================================================================================================
 d = 2   i: the angle of `sample_von_mises`, counterclockwise from the mean direction
@@ -9,9 +9,9 @@ d = 3   2 i: the cosine of the angle to the mean direction; 2 i + 1: the azimuth
 d >= 4  (d + 1) i: the same cosine; (d + 1) i + 1 + j: component j = 0, ..., d - 1 of a standard normal vector
 ======  ====================================================================================================
 
-For d >= 4, the part of the normal vector orthogonal to the mean direction is the azimuth. The lowest bit of a cosine's
-number gives its side: 1 for the half of the probability near the mean direction, 0 for the other half. The other bits
-give the tail probability towards the pole on that side, as in `transform.tail`.
+For d >= 4, the part of the normal vector orthogonal to the mean direction gives the azimuth. The lowest bit of the
+first word of a cosine's number gives its side: 1 for the half of the probability near the mean direction, 0 for the
+other half. The other bits give the tail probability towards the pole on that side, as in `transform.tail`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from jax_von_mises.sampling.request import Request, route_of
 
 
 def numbers_per_direction(dimension: int) -> int:
-    """Return how many numbers of the stream one direction takes."""
+    """Return how many numbers of the stream one direction uses."""
     return {2: 1, 3: 2}.get(dimension, dimension + 1)
 
 
@@ -51,8 +51,8 @@ def number_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the positions (hi, lo) of `count` numbers of each direction, from its number `first` on, on a last axis.
 
-    If `count` is None, the result has one number for each direction and no such axis. The directions have the batch
-    `shape`, begin with direction `start` of the stream, and take `numbers` numbers each.
+    If `count` is None, the result has one position for each direction and no such axis. The batch of directions has the
+    shape `shape` and begins with direction `start` of the stream. Each direction uses `numbers` numbers.
     """
     full = shape if count is None else (*shape, count)
     place: Any = np.uint32(first)
@@ -153,7 +153,7 @@ def half_turns(words: tuple[jax.Array, ...]) -> jax.Array:
         turns = (high.astype(jnp.float32) + 0.5) * 2.0**-31
     else:
         turns = (high.astype(jnp.float64) + (words[1].astype(jnp.float64) + 0.5) * 2.0**-32) * 2.0**-31
-    # For a single number, XLA would otherwise move the factor out of the number's powers, which would then overflow.
+    # In a batch of one, XLA would otherwise move the factor out of the powers of `turns`, which would then overflow.
     return xla.round_here(turns, 1)
 
 
@@ -184,32 +184,31 @@ def sample_von_mises_fisher(
 ) -> jax.Array:
     r"""Draw directions, unit vectors in d dimensions, from the von Mises-Fisher distribution, without rejection.
 
-    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. Direction ``i`` of the batch, in row-major order, depends
-    only on the parameters, the key and ``i`` (see :mod:`jax_von_mises.sampling.sphere`), not on the shape, the batch or
-    the device that draws it.
+    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. The words of direction ``i`` of the batch, in row-major
+    order, depend only on the key, ``i`` and d (see :mod:`jax_von_mises.sampling.sphere`).
 
     Parameters
     ----------
     key : jax.Array
-        One random key, of any implementation, typed or legacy.
+        One random key of any implementation, typed or legacy.
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis. It is divided by its length; the result is NaN where the
-        length is 0 or not finite.
+        :math:`\mu`, a vector of d >= 2 components along the last axis. It is divided by its length; the result is NaN
+        where the length is 0 or not finite.
     concentration : float or array
-        :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
-        The result is NaN where it is negative or NaN. It broadcasts with the batch shape of `mean_direction`.
+        :math:`\kappa` in [0, inf]; it broadcasts with the batch shape of `mean_direction`. At 0 the distribution is
+        uniform on the sphere; at inf it is a point mass at the mean direction. Negative numbers and NaN give NaN.
     shape : int or tuple of ints
-        Shape of the batch, to which the parameters broadcast; by default the broadcast shape of the parameters. The
-        result has one more axis, of length d.
+        Shape of the batch, to which the parameters broadcast; by default their broadcast shape. The result has one more
+        axis, of length d.
     dtype : optional
-        float32, float64 (64-bit mode only), bfloat16 or float16, the last two computed in float32 and rounded once.
+        As in `sample_von_mises`.
     method : {"auto", "direct", "table"}
-        How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "table" is for
-        one concentration and many directions. "auto" uses it for at least 2^14 directions (2^15 in float64). For d = 3
-        every method uses a closed form.
+        How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "direct" takes
+        any concentrations. "table" takes a single one, and is faster for many directions. "auto" uses the table for one
+        concentration and at least 2^14 directions (2^15 in float64). For d = 3, every method uses a closed form.
     out_sharding : optional
-        Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope. It may shard only the axes
-        of the batch. Each device draws its own part, without communication.
+        Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope. Only the axes of the batch
+        can be sharded. Each device draws its own part, without communication.
 
     Returns
     -------
@@ -229,12 +228,12 @@ def sample_von_mises_fisher(
     6 ulp for d > 10. This holds for every concentration, and was checked against a reference for d up to 1024. The
     vector is computed from 1 - w, so the components orthogonal to the mean direction are accurate at any concentration.
 
-    *Derivatives.* The derivative in the concentration follows from the implicit function theorem at a fixed tail
-    probability, and is tangent to the sphere. The derivative in the mean direction is that of the formula that
-    constructs the vector from it. Both are finite for every concentration, in forward and reverse mode.
+    *Derivatives.* The derivative in the concentration uses the implicit function theorem at a fixed tail probability,
+    and is tangent to the sphere. The derivative in the mean direction differentiates the formula that constructs the
+    vector from it. Both are finite for every concentration, in forward and reverse mode.
 
-    *Source.* The distribution is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000; see the page
-    *Directions on the sphere* of the documentation for its quantile.
+    *Source.* The density is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
+    *Directions on the sphere* of the documentation derives the quantile.
 
     Examples
     --------
@@ -281,7 +280,7 @@ class SphereRequest(Request):
         method: str,
         /,
     ) -> Self:
-        """Return a checked request for directions from any position of a stream."""
+        """Return a checked request from position 0, with a route that does not depend on its size."""
         checked_key = arguments.one_key(caller, key)
         given = {"mean_direction": mean_direction, "concentration": concentration}
         arrays, of_result = arguments.parameters(caller, dtype, **given)
@@ -302,12 +301,12 @@ class SphereRequest(Request):
 
     @property
     def numbers(self) -> int:
-        """Count of the stream's numbers that one direction uses."""
+        """How many numbers of the stream one direction uses."""
         return numbers_per_direction(self.event_shape[0])
 
 
 def directions(request: SphereRequest) -> jax.Array:
-    """Return the directions of a request, as one program."""
+    """Return the directions of a request, computed in one program."""
     shape, route, sharding = request.shape, request.route, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
     mean, kappa = (jnp.asarray(x, compute) for x in (request.mean_direction, request.concentration))
@@ -348,8 +347,5 @@ PROGRAMS = Programs.of(directions)
 
 
 def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the directions of a request, always with XLA.
-
-    `buffer`, if given, is an array like the result: the directions reuse its memory, and it is deleted.
-    """
+    """Draw the directions of a request, always with XLA; for `buffer`, see `sampler.draw`."""
     return PROGRAMS.run(request, buffer)

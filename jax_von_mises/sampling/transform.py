@@ -2,9 +2,10 @@
 
 Two routes lead from the tail probability t to |x|, with the same words and the same accuracy:
 
-- *direct*: the quantile of `quantile.half_quantile` for every element, with any concentrations.
-- *table*: for one concentration. The program computes the quantile once, on a grid that halves towards t = 0, so a
-  traced concentration works too; each element then takes one row of four coefficients and three multiply-adds.
+- *direct*, for any concentrations: evaluate `quantile.half_quantile` for every element.
+- *table*, for one concentration: tabulate the quantile on a grid whose cells halve with each octave towards t = 0, and
+  evaluate a polynomial for every element (of degree 3 in float32 and 7 in float64). The program itself computes the
+  table, so the concentration may be traced.
 """
 
 import functools
@@ -23,7 +24,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
 
-# Up to this many words, storing them before the look-up saves time. More words need new memory pages, which cost more.
+# Up to this many words, storing them before the look-up saves time. Beyond it, new memory pages cost more than that.
 FEW_WORDS = 2**22
 
 
@@ -36,22 +37,22 @@ class Tail(NamedTuple):
 
 
 def words_per_element(dtype: DTypeLike) -> int:
-    """Return how many 32-bit words one angle takes."""
+    """Return how many 32-bit words one angle uses."""
     return 2 if dtype == jnp.float64 else 1
 
 
 def tail(words: tuple[jax.Array, ...]) -> Tail:
-    """Split the word (float32) or two words (float64) of each element.
+    """Split the word (float32) or the two words (float64) of each element into a `Tail`.
 
-    The lowest bit of the first word is the sign. The other 31 or 63 bits m give t = (m + 1/2) 2^-32 or
-    (m + 1/2) 2^-64, and the complemented bits give 1/2 - t, so that neither end of (0, 1/2) is rounded away.
+    The lowest bit of the first word is the sign. The other 31 or 63 bits, an integer m, give t = (m + 1/2) 2^-32 or
+    (m + 1/2) 2^-64. The complement of m gives 1/2 - t, which keeps its full relative accuracy near t = 1/2.
     """
     first = words[0]
     high = first >> 1
     negative = (first & np.uint32(1)) == 1
 
     def value(high: jax.Array, low: jax.Array | None) -> jax.Array:
-        # Every backend converts signed integers in one instruction, and the top bit is clear.
+        # Convert as signed, since the top bit is clear and every backend has an instruction for that.
         number = lax.bitcast_convert_type(high, jnp.int32)
         if low is None:
             return (number.astype(jnp.float32) + 0.5) * 2.0**-32
@@ -78,7 +79,7 @@ def angles(
         Mean direction in radians and concentration; broadcast against the words. Negative or NaN `kappa` and
         non-finite `loc` give NaN.
     route : {"direct", "table"}
-        "table" needs a scalar `kappa`.
+        "table" requires a scalar `kappa`.
     """
     if route == "direct":
         return turned(xla.finish_words(words), loc, kappa, route, out_sharding)
@@ -141,6 +142,6 @@ def _angles_about_zero_jvp(
 
 
 def slope(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return the derivative in `kappa` of angles that were drawn about 0, by the implicit function theorem."""
-    # By either route this is the derivative of the distribution, not of its interpolation; NaN where the angle is NaN.
+    """Return the derivative in `kappa` of angles drawn about 0, by the implicit function theorem."""
+    # In both routes this is the derivative of the exact quantile, not of its interpolation; NaN where the angle is NaN.
     return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))

@@ -1,16 +1,16 @@
 r"""Draw angles from the distribution restricted to an arc, without rejection and without unbounded loops.
 
 Let :math:`q(x) = 2\kappa\sin^2(x/2)` for an angle x measured from the mode. The arc is cut at the mode and at the point
-opposite to it, into at most three pieces on which the density is monotone. A piece of length w runs away from the mode,
-starting at its `near` end a. Its mass relative to the density at a is
+opposite to it, into at most three pieces on which the density is monotone. A piece of length w begins at its `near` end
+a and leads away from the mode. Its mass, relative to the density at a, is
 
 .. math:: I(a, w) = \int_0^w e^{q(a)-q(a+u)} du, \qquad q(a+u) - q(a) = 2\kappa \sin(u/2) \sin(a + u/2).
 
-No probability of the full distribution enters, so no arc is too unlikely or too narrow. The offset s of an angle solves
-:math:`I(a, s) = f I(a, w)`, where f is the fraction of the piece's mass between a and the angle. If f is above 1/2, s
-solves the equation for the integral from s outwards instead. A fourth-order step refines a starting value of s. This
-value comes from the quantile of the full distribution if a float can hold the tail probability, and otherwise from
-bisection.
+Since :math:`I` needs no probability of the full distribution, no arc is too unlikely or too narrow. The offset s of an
+angle from a solves :math:`I(a, s) = f I(a, w)`, where f is the fraction of the piece's mass between a and the angle. If
+f is above 1/2, the equation for the mass beyond the angle is solved instead. A fourth-order step refines a starting
+value of s. This value comes from the quantile of the full distribution if a float can hold the tail probability, and
+otherwise from bisection.
 
 *Derivatives.* Let :math:`m_1, m_2` be the masses before and after x relative to p(x), and :math:`l_1, l_2` the same
 integrals with the factor :math:`\cos\theta - \cos x`. At a fixed fraction of the mass before x,
@@ -41,8 +41,8 @@ from jax_von_mises.sampling.variance_reduction import aligned, fractions
 
 T = TypeVar("T")
 
-# Depth and number of nodes. Integrals end where the integrand has fallen by a factor of e^depth, below rounding. That
-# many Gauss-Legendre nodes are accurate to rounding; half a normal density is the hardest case.
+# Depth, and number of Gauss-Legendre nodes. Integrals end where the integrand has fallen by a factor of e^depth, below
+# rounding. The nodes are accurate to rounding even in the hardest case, half a normal density.
 RULE = {"float32": (20.0, 20), "float64": (42.0, 40)}
 # The same for the smaller part of a piece, which does not begin at the density's maximum. The float32 error is 2e-7.
 PART_RULE = {"float32": (16.0, 10), "float64": (42.0, 40)}
@@ -58,12 +58,12 @@ SMALLEST_KNOWN, SMALLEST_TAIL = 1e-34, quantile.SMALLEST_TAIL["float32"]
 # Fraction of a decay length up to which the first terms of a series are accurate enough to start a step.
 SHORT = 0.02
 # If rounding moves an angle out of its arc by less than this many ulp of 1, the angle is moved back to the end. Arcs
-# wider than the second number are exempt, because the other end may be as near.
+# wider than the second number, in radians, are exempt, because the other end may be as near.
 SLACK = 32
 WIDE_ARC = 6.0
 # Above this concentration the formulas would overflow, and the distribution is narrower than 1e-18 or 1e-150 radians.
 POINT_MASS = {"float32": 1e36, "float64": 1e300}
-# Largest log ratio of densities, so that no derivative overflows. For drawn angles the limit is `LARGEST_FALL`.
+# Limit on the log ratio of densities, so that no derivative overflows; drawn angles stay within `LARGEST_FALL`.
 LARGEST_RISE = 80.0
 
 
@@ -86,8 +86,8 @@ def sample_truncated(
     key : jax.Array
         One random key, as for `sample_von_mises`.
     loc, concentration : float or array
-        As for `sample_von_mises`. At infinite concentration (and above 1e36; 1e300 in float64) the angle is `loc`, or
-        the nearer end of the arc if `loc` is outside.
+        As for `sample_von_mises`. At concentrations above 1e36 (1e300 in float64), the angle is `loc`, or the nearer
+        end of the arc if `loc` is outside.
     low, high : float or array
         Ends of the arc in radians, 0 < high - low <= 2 pi. ``low=3, high=4`` crosses pi.
     shape : int or tuple of ints, optional
@@ -98,7 +98,7 @@ def sample_truncated(
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi), and in the arc.
+        Angles in radians in [-pi, pi), within the arc.
 
     Raises
     ------
@@ -108,15 +108,16 @@ def sample_truncated(
 
     Notes
     -----
-    *Accuracy.* A random word determines the fraction u of the arc's probability before the angle. The fraction before
-    the angle drawn has an error of at most 1e-6 (2e-13 in float64) times the smaller of u and 1 - u, or the angle is
-    within 4 ulp. This holds for the arc with the ends low - loc and high - loc, which are rounded by up to 2 ulp. At a
-    large concentration this rounding shifts probability between the ends of an arc that contains loc + pi.
+    *Accuracy.* A random word determines a fraction u of the arc's probability. The fraction before the angle drawn
+    differs from u by at most 1e-6 (2e-13 in float64) times the smaller of u and 1 - u, or the angle is within 4 ulp.
+    This holds for an arc with the ends low - loc and high - loc, which are rounded by up to 2 ulp. At a large
+    concentration, this rounding shifts probability between the ends of an arc that contains loc + pi.
 
     *Derivatives.* Pathwise derivatives in `loc`, `concentration`, `low` and `high` are exact at the drawn angle.
 
-    *Speed.* Two CPU cores draw 45 to 60 million float32 angles per second for one arc whose probability is not below
-    the smallest float. Other arcs take five times as long, and arcs that differ between elements ten times as long.
+    *Speed.* Two CPU cores draw 45 to 60 million float32 angles per second from a single arc, unless its probability is
+    below the smallest float. Such an arc takes five times as long. Arcs that differ between elements take ten times as
+    long.
 
     Examples
     --------
@@ -208,7 +209,7 @@ class Arc(NamedTuple, Generic[T]):
 
 
 def cut(low: jax.Array, high: jax.Array, width: jax.Array, loc: jax.Array) -> Arc[Piece]:
-    """Cut an arc of known `width` at the mode and at the point opposite to it."""
+    """Cut an arc of this `width` at the mode and at the point opposite to it."""
     alpha, beta = from_mode(low, loc), from_mode(high, loc)
     a, b, zero = jnp.abs(alpha), jnp.abs(beta), jnp.zeros_like(alpha + beta + width)
     left, right = jnp.full_like(zero, -1), jnp.full_like(zero, 1)
@@ -326,7 +327,7 @@ class Offset(NamedTuple):
         return jnp.where(unknown, 0.25, t).astype(jnp.float32), c.astype(jnp.float32), unknown
 
     def guess(self) -> jax.Array:
-        """Return a starting offset, or -1 if its tail is beyond the samples of the full distribution."""
+        """Return a starting offset, or -1 if `quantile.half_quantile` does not cover its tail probability."""
         t, c, unknown = self.tails()
         x = quantile.half_quantile(jnp.maximum(t, SMALLEST_TAIL), c, self.kappa.astype(jnp.float32))
         x, piece = x.astype(self.f.dtype), self.part.piece
@@ -489,7 +490,7 @@ def back_inside(x: jax.Array, low: jax.Array, high: jax.Array, width: jax.Array)
 def masses_about(
     low: jax.Array, high: jax.Array, x: jax.Array, loc: jax.Array, kappa: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return m and l of the module's docstring; their first axis is for the arcs before and after `x`."""
+    """Return m and l of the module's docstring; the first axis of each is for the arcs before and after `x`."""
     dtype = x.dtype
     ends = jnp.stack([low, x]), jnp.stack([x, high])
     difference = less_turns(ends[1] - ends[0], 0.0)

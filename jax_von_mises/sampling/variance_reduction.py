@@ -1,7 +1,8 @@
 """Draw dependent angles: mirrored pairs, or one angle in each of many strata.
 
 The samplers apply the quantile function to the words of the key's stream (see :mod:`jax_von_mises.sampling.counter`).
-Each angle uses one word (two in float64). For quasi-random points use ``icdf(points, loc, concentration)``.
+Each mirrored pair, and each angle in a stratum, uses one word (two in float64). For quasi-random points, use
+``icdf(points, loc, concentration)``.
 """
 
 import functools
@@ -45,8 +46,8 @@ def sample_antithetic(
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi). `sample_von_mises` draws the first half, with its accuracy and derivatives.
-        Before `loc` is added, the two angles of a pair are exactly x and -x.
+        Angles in radians in [-pi, pi), with the accuracy and derivatives of `sample_von_mises`, which draws the first
+        half. Before `loc` is added, the two angles of a pair are exactly x and -x.
 
     Raises
     ------
@@ -94,10 +95,10 @@ def sample_stratified(
     Returns
     -------
     jax.Array
-        Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises`. They increase along the first axis,
-        except where they wrap at pi or where neighbours are closer than 8 ulp (the error of `icdf`). Such neighbours
-        are rare in a hundred thousand strata. Each tail probability is drawn within its stratum with full relative
-        resolution on both sides of `loc`, and the angle has the accuracy of `isf`.
+        Angles in radians in [-pi, pi), with the derivatives of `sample_von_mises` and the accuracy of `isf`. They
+        increase along the first axis, except where they wrap at pi or where neighbours are closer than 8 ulp (the error
+        of `icdf`). With a hundred thousand strata, such neighbours are rare. Each tail probability is drawn within its
+        stratum with full relative resolution on both sides of `loc`.
 
     Raises
     ------
@@ -131,7 +132,7 @@ def _along_first_axis(
     shape: int | Sequence[int],
     dtype: DTypeLike | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, tuple[int, ...], np.dtype[Any]]:
-    """Check the arguments of a draw whose parameters are shared along the first axis."""
+    """Return the checked arguments of a draw that shares its parameters along the first axis."""
     checked_key = arguments.one_key(caller, key)
     arrays, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
     sizes = arguments.whole_sizes(caller, "shape", shape)
@@ -141,7 +142,7 @@ def _along_first_axis(
         if not arguments.broadcasts(array.shape, sizes[1:]):
             raise ValueError(
                 f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape[1:]={sizes[1:]}. It "
-                "cannot vary along the first axis; end `shape` with the axes it has."
+                f"cannot vary along the first axis. End `shape` with the axes of {name}."
             )
     return checked_key, arrays["loc"], arrays["concentration"], sizes, of_result
 
@@ -177,10 +178,7 @@ def fractions(tail: transform.Tail) -> tuple[jax.Array, jax.Array]:
 
 
 def aligned(array: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """Return `array` reshaped to the rank of `shape`, but not broadcast.
-
-    Values that depend only on parameters are then computed once.
-    """
+    """Return `array` with as many axes as `shape`, but not broadcast, so that values computed from it stay small."""
     array = jnp.asarray(array, dtype)
     return jnp.reshape(array, (1,) * (len(shape) - array.ndim) + array.shape)
 

@@ -1,10 +1,10 @@
 """Decide whether XLA:CPU compiles a draw with 512-bit vectors; its default is 256 bits.
 
-With 512 bits a draw by the table takes a fifth less time and returns the same bits. Two kinds of draws keep 256 bits,
-since their last digits would differ. For arrays of concentrations, XLA approximates `rsqrt` differently for 16 floats
-than for 8. In float64, XLA contracts some products and sums in one program and not in the other.
+With 512 bits, a float32 draw by the table takes a fifth less time and returns the same bits. Other draws keep 256 bits,
+since their last digits would differ. In the direct route, XLA approximates `rsqrt` differently for 16 floats than for
+8. In float64, XLA contracts some products and sums in one of the two programs only.
 
-JAX accepts the option only for the outermost program. A user's program that draws must set it itself, with
+JAX accepts the option only for the outermost program. A user's program that contains a draw must therefore set it, with
 ``jax.jit(..., compiler_options=wide_vectors.OPTIONS)`` or ``configure(vector_width=512)``.
 """
 

@@ -49,17 +49,15 @@ def sample_batches(
     Parameters
     ----------
     key, loc, concentration, dtype
-        As in `sample_von_mises`. The broadcast shape of `loc` and `concentration` is the shape of a row, () if both
-        are numbers. For directions, as in `sample_von_mises_fisher`, where `loc` is its `mean_direction`; a row then
-        has a last axis of components. For pairs, as in `SineBivariateVonMises`: `loc` holds phi_loc and psi_loc along a
-        last axis, and `concentration` holds phi_concentration, psi_concentration and correlation; a row has a last
-        axis for the two angles.
+        As in `sample_block`. The shape of a row is the broadcast shape of `loc` and `concentration`, () if both are
+        numbers. For directions and pairs, the last axes that hold components or parameters do not broadcast, and a row
+        has a last axis for the components of a direction or the two angles of a pair.
     total : int
         Number of rows to draw, 0 or more.
     batch_size : int
         Number of rows per batch; the last batch may be shorter.
     start : int
-        Position of the first row, to continue where another run stopped. The stream has 2^64 angles.
+        Position of the first row, to continue where another run stopped. A stream has 2^64 numbers.
     method : {"auto", "direct", "table"}
         "auto" uses the table for a single concentration, whatever the batch size, so that all batches agree.
     donate : bool
@@ -70,17 +68,17 @@ def sample_batches(
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
         `batch_size` and `total` must be multiples of the number of devices along a sharded first axis.
     executor : concurrent.futures.Executor, optional
-        Executor whose workers draw the batches, as in `write_samples`, without CUDA kernels. The number of batches in
-        progress or waiting is the number of workers plus two. Batches are NumPy arrays, so `donate` and `out_sharding`
-        are not allowed.
+        Executor whose workers draw the batches, as in `write_samples`, without CUDA kernels. At most two more batches
+        than there are workers are in progress or waiting. Batches are NumPy arrays, so `donate` and `out_sharding` are
+        not allowed.
     distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
-        Distribution to draw from: angles, directions or pairs of angles.
+        Distribution of the angles, the directions or the pairs of angles.
 
     Returns
     -------
     SampleBatches or WorkerBatches
-        An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors; `len` is
-        the number of remaining batches. Several threads may iterate; each batch goes to one of them.
+        An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors. Its `len`
+        is the number of remaining batches. Several threads may iterate over it; each batch goes to one of them.
 
     Raises
     ------
@@ -136,7 +134,7 @@ class SampleBatches(Iterator[jax.Array]):
         self._pending: tuple[int, jax.Array] | None = None  # place and array of the batch in progress
         self._lent: jax.Array | None = None  # the batch that the caller has, if its memory is donated
         self._turn = threading.Lock()
-        # Arrays of an explicit mesh must be made within its scope, and a background thread starts without one.
+        # Arrays on an explicit mesh must be made within its scope, and a background thread starts without a mesh.
         self._mesh: Mesh | None = None
         if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
             self._mesh = out_sharding.mesh if isinstance(out_sharding.mesh, Mesh) else jax.sharding.get_mesh()
@@ -168,7 +166,7 @@ class SampleBatches(Iterator[jax.Array]):
         return current if len(current) == rows else lax.slice_in_dim(current, 0, rows)
 
     def start(self) -> jax.Array:
-        """Start the next batch and no other; return its array, which may not be drawn yet."""
+        """Start the next batch and no other; return its array, which may still be in progress."""
         with self._turn:
             self._pending = self._place, self._draw(self._place)
             return self._pending[1]
@@ -254,8 +252,8 @@ def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: A
     ----------
     f : callable
         Function that maps a batch of `arrays` to an array, or a pytree of arrays, with the same number of rows. Row i
-        of the result must depend only on row i of `arrays`, since a shorter last batch is filled up with the rows
-        before it. The function is compiled once, by `jax.jit`.
+        of the result must depend only on row i of `arrays`, since a shorter last batch is extended by the rows before
+        it. The function is compiled once, by `jax.jit`.
     arrays : array or pytree of arrays
         Arrays whose first axes have the same length. NumPy arrays and memory maps are read in batches.
     batch_size : int
@@ -353,7 +351,7 @@ def _structure(caller: str, name: str, tree: Any) -> Any:
 
 
 def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence[Any]) -> None:
-    """Refuse an `out` that differs from the results in structure, shape or dtype, or shares memory with the arrays."""
+    """Refuse an `out` that does not match the results in structure, shape and dtype, or shares memory with `leaves`."""
     given, wanted = _structure(caller, "out", out), jax.tree.structure(results)
     if given != wanted:
         raise ValueError(
@@ -372,7 +370,7 @@ def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence
 
 
 def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
-    """Copy the items of an iterator to NumPy in the background, ahead of the consumer.
+    """Copy the items of an iterator to NumPy arrays in the background, ahead of the consumer.
 
     Parameters
     ----------
@@ -392,8 +390,8 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     HostPrefetch
         An iterator over the same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the
         CPU). It is a context manager. Its ``close()`` stops copying early and waits for the thread to end. An iterator
-        that is garbage collected, or alive at exit, closes itself. An exception of the source is raised by the
-        consumer's ``next``, after all earlier items. The source is closed as well, if it has ``close()``.
+        that is garbage collected, or alive at exit, closes itself. The consumer's ``next`` raises an exception of the
+        source after all earlier items. The source is closed as well, if it has ``close()``.
 
     Raises
     ------

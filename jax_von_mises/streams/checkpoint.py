@@ -1,24 +1,24 @@
 """Records: text files that list which blocks of a file or store have been written, with their checksums.
 
-A target appears complete or not at all. A file gets its name, and a store its metadata, once every block has been
-written. Until then the record lists the blocks that have reached the disk, so that a process can be killed at any time.
-The record begins with a JSON object, the head, which describes the stream and lists the blocks that had been written
-when the run was started or resumed. Each further block appends a line with its number and checksum. The record of a
-finished target is only a head, which lists all blocks. (Version 0.1 replaced the head after each block; its records are
-read as heads without lines.)
+A file or store, the *target*, appears complete or not at all. A file gets its name, and a store its metadata, once
+every block has been written. Until then the record lists the blocks that have reached the disk, so that a process can
+be killed at any time. The record begins with a JSON object, the head, which describes the stream and lists the blocks
+that had been written when the run was started or resumed. For each further block, a line with its number and checksum
+is appended. The record of a finished target consists only of a head, which lists all blocks. (Version 0.1 replaced the
+head after each block; its records are read as heads without lines.)
 
 ======================= ===================================== ==========================================
 ..                      ``big.npy``                           ``big.zarr``
 ======================= ===================================== ==========================================
-while blocks are drawn  ``big.npy.partial``                   the shards ``big.zarr/c/0``, ``c/1``, ...
-head until then         ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one per writer
+unfinished target       ``big.npy.partial``                   the shards ``big.zarr/c/0``, ``c/1``, ...
+head of its record      ``big.npy.partial.json``              ``big.zarr/blocks-0of4.json``, one per writer
 lines                   at the end of the same file           ``big.zarr/blocks-0of4.0.txt``, ``.1.txt``, ...
 completed by            the name ``big.npy``                  ``big.zarr/zarr.json``
 record of all blocks    ``big.npy.json``                      ``big.zarr/blocks.json``
 ======================= ===================================== ==========================================
 
-With ``force``, a finished file or store keeps its name until its replacement is finished. A new store is then written
-as ``big.zarr.partial``; while the names are exchanged, the old one is ``.replaced`` inside it.
+With ``force``, a finished file or store keeps its name until its replacement is finished. Until then, the new store is
+named ``big.zarr.partial``. While the names are exchanged, the old store is ``.replaced`` inside the new one.
 
 `NpyFile` and `ZarrStore` have the same methods, which `writer` calls.
 """
@@ -39,7 +39,7 @@ except ImportError:  # no flock on Windows: concurrent writers of one target go 
 
 # Identifies the layout of a record.
 RECORD_FORMAT = "jax_von_mises/samples/1"
-# No disk holds more angles.
+# Limit on the number of angles; no disk holds more.
 MOST_ANGLES = 2**60
 # Maximum number of blocks, since the record of a finished target is a single JSON text that is read at once.
 MOST_BLOCKS = 2**20
@@ -118,8 +118,8 @@ def lines_of(blocks: dict[int, str]) -> str:
 def parse_record(name: str, text: bytes, more: bytes = b"") -> dict[str, Any]:
     """Return the record in `text`, a head followed by lines, and in the lines of `more`.
 
-    Heads are written atomically, so an incomplete one was not written by this package. Lines count up to the first
-    incomplete one, where a process or machine stopped while writing.
+    Heads are written atomically, so an incomplete one was not written by this package. An incomplete line, where a
+    process or machine stopped while writing, and all lines after it are ignored.
     """
     head, end, lines = text.partition(END_OF_HEAD)
     try:

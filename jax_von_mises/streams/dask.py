@@ -1,8 +1,8 @@
 """Sample Dask arrays of angles, whose chunks are drawn when and where they are needed.
 
 A chunk is a box of the array. The position of an angle in the key's stream is its row-major index in the complete
-array. A chunk therefore consists of runs of consecutive positions, which one program draws. A task needs the key, the
-box and its part of the parameters.
+array, so a chunk consists of runs of consecutive positions. One program draws them. A task needs only the key, the box
+and its part of the parameters.
 
 Needs Dask: ``pip install "jax_von_mises[dask]"``.
 """
@@ -51,7 +51,7 @@ def sample(
 ) -> "da.Array":
     """Return a Dask array of von Mises angles, which are drawn chunk by chunk when they are computed.
 
-    On devices of one kind the angles are identical bit for bit to those of `sample_von_mises` with the same arguments
+    On devices of one kind, the angles are identical bit for bit to those of `sample_von_mises` with the same arguments
     and without CUDA kernels, for any chunks.
 
     Parameters
@@ -61,8 +61,8 @@ def sample(
     loc, concentration : float, array or dask.array.Array
         As in `sample_von_mises`. Arrays are split into the chunks of the result.
     shape : int or tuple of ints, optional
-        Shape of the complete array; the broadcast shape of `loc` and `concentration` by default. The array may exceed
-        the memory.
+        Shape of the complete array, which may exceed the memory; by default the broadcast shape of `loc` and
+        `concentration`.
     chunks : int, tuple, dict or str
         As in Dask. "auto" uses Dask's setting ``array.chunk-size``.
 
@@ -90,7 +90,7 @@ def sample(
     key = arguments.one_key(caller, key)
     given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
     sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
-    # Choose the method for the complete array from sizes and dtypes alone, since a parameter may exceed the memory too.
+    # Choose the method for the complete array from sizes and dtypes alone, since parameters may exceed the memory too.
     route = arguments.method(caller, method, given["concentration"])
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
@@ -122,7 +122,7 @@ def sample(
 
 
 def is_weak(value: Any) -> bool:
-    """Return whether `value` is a weakly typed JAX array, whose dtype gives way to that of others."""
+    """Return whether `value` is a weakly typed JAX array, which takes the dtype of the other arguments."""
     return isinstance(value, jax.Array) and bool(value.weak_type)
 
 

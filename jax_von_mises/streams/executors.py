@@ -2,9 +2,9 @@
 
 Any `concurrent.futures.Executor` can schedule the tasks, which are independent and can be repeated. Tasks that write
 return only a few bytes. The caller finds the workers (`meet`) and gives each a `Job` (`brief`). Afterwards a task
-contains only the number of a block (`write_block`). A worker keeps its latest jobs, with the compiled program and, from
-its first block on, the open target. A worker that joins later answers `Unknown`, and its block is then submitted again
-with the job.
+contains only the name of the run and the number of a block (`write_block`). A worker keeps its latest jobs, with the
+compiled program and, from its first block on, the open target. A worker that joins later answers `Unknown`, and its
+block is then submitted again with the job.
 """
 
 import collections
@@ -46,10 +46,10 @@ OUT_OF_SIGHT = f"it does not see the record that the caller wrote. {REACH}"
 KEPT = 2
 # Seconds without a finished task after which a run gives up on its workers, unless the caller sets a limit.
 TIMEOUT = 600.0
-# Seconds that a run that ends early waits for blocks that are still being written, in order to record them.
+# Seconds to wait, when a run ends early, for blocks that are still being written, in order to record them.
 GRACE = 10.0
 
-# Variables that limit the GPUs a process sees, and variables that are set where several processes share a GPU.
+# Environment variables that limit the GPUs a process sees, and those that are set where processes share a GPU.
 SHOWN = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 SHARED = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
@@ -69,7 +69,7 @@ class Worker(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Everything that a worker needs to draw and write blocks of one run."""
+    """Everything a worker needs to draw and write blocks of one run."""
 
     caller: str
     run: str
@@ -87,12 +87,13 @@ class Job(NamedTuple):
 
 
 class Briefed(NamedTuple):
-    """Answer of a worker that was given a job, with the reason if it cannot do the job."""
+    """Answer of a worker to a job."""
 
     worker: Worker
     draws_with: tuple[str, str] | None
     """JAX release and kind of device, on which the last digits depend."""
     trouble: str | None = None
+    """Why the worker cannot do the job; None if it can."""
 
 
 class Unknown(NamedTuple):
@@ -270,7 +271,7 @@ def redraw_block(_serial: str, job: Job, block: int) -> str:
 
 
 def draw_rows(_serial: str, run: str, block: int, job: Job | None = None) -> np.ndarray | Unknown:
-    """Draw a block for the caller."""
+    """Draw a block and return its rows to the caller."""
     with in_use(run, job) as found:
         return Unknown(this_worker()) if found is None else np.asarray(found.stream.rows(*found.spans[block]))
 
@@ -383,7 +384,7 @@ class Crew:
     caller : str
         Name of the public function, for error messages.
     executor : concurrent.futures.Executor
-        Runs the tasks.
+        Executor that runs the tasks.
     timeout : float
         Raise TimeoutError if no task finishes for this many seconds.
     """
@@ -496,7 +497,7 @@ class Crew:
         """Submit the task of each block; yield the answers of finished tasks by block."""
         left = iter(blocks)
         while True:
-            # Enough tasks to keep all workers busy, and few enough to cancel.
+            # Enough tasks to keep all workers busy, and few enough to cancel them quickly.
             for block in itertools.islice(left, max(0, 2 * len(self.workers) + 2 - len(self._waiting))):
                 self._submit((block,), *task(block))
             if not self._waiting:
@@ -511,7 +512,7 @@ class Crew:
                     else:
                         answers[block] = answer
             except Exception as error:
-                failure = error  # answers that arrived before it still count
+                failure = error  # raised below, after the answers that arrived before it
             if answers:
                 yield answers
             if failure is not None:

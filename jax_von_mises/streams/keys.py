@@ -1,8 +1,7 @@
 """Derive keys from names and numbers.
 
-Each epoch, data set or other independent use of randomness needs a separate key. `derive_key` makes such keys, and no
-other code of this package calls ``fold_in``. Work that shares one stream needs one key and positions; see
-`jax_von_mises.streams.stream`.
+Each epoch, data set or other independent use of randomness needs a separate key, which `derive_key` makes. Work that
+shares one stream needs one key and positions; see `jax_von_mises.streams.stream`.
 """
 
 import hashlib
@@ -28,11 +27,11 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
 
     The rule will never change. Each element of `path` applies ``fold_in`` three times, with a tag (0x6e616d65 for a
     name, 0x6e756d62 for a number) and then with two 32-bit words. The words are the first eight bytes of the SHA-256
-    of the name in UTF-8, or the upper and the lower half of the number, high word first. Hence
-    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``, and different paths give different keys, except
-    with probability 2^-64 for a collision of hashes. An ``unsafe_rbg`` key is folded as an ``rbg`` key.
+    hash of the name in UTF-8, or the number as eight bytes, both in big-endian order. Hence
+    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``. Distinct paths give distinct keys, except with
+    probability 2^-64 for a collision of hashes. An ``unsafe_rbg`` key is folded as an ``rbg`` key.
 
-    Batches, devices and processes that share *one* stream do not need separate keys; give each its positions
+    Batches, devices and processes that share *one* stream do not need separate keys. Give each its positions
     (`sample_block`, `sample_batches`, `sample_shard`), and the result does not depend on how many there are.
 
     Parameters
@@ -40,13 +39,13 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
     key : jax.Array
         One random key, typed or legacy, of any implementation.
     *path : str, int or jax.Array
-        Names, such as ``"epoch"`` or ``"dropout"``, and numbers 0 <= i < 2^64, such as a batch, an epoch, or
-        ``jax.process_index()``. A traced number (such as ``jax.lax.axis_index``) must not be negative.
+        Names, such as ``"epoch"`` or ``"dropout"``, and integers 0 <= i < 2^64, such as the index of a batch, an epoch
+        or a process. A traced integer (such as the result of ``jax.lax.axis_index``) must not be negative.
 
     Returns
     -------
     jax.Array
-        A key of the same implementation, typed or legacy as `key` is.
+        A key of the same implementation, typed or legacy like `key`.
 
     Raises
     ------

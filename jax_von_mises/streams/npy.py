@@ -262,7 +262,7 @@ class NpyFile:
         return np.frombuffer(data[: rows * self.row_bytes], self.dtype).reshape(rows, *self.shape[1:])
 
     def _start_record(self, text: str) -> None:
-        """Replace the record with its first part, `text`, to which `append` adds lines."""
+        """Replace the record with the head `text`, to which `append` adds lines."""
         self._replace_record(text)
         self.log = open(self.partial_record, "r+b", buffering=0, opener=self._no_link)  # noqa: SIM115
         self.log_end = len(text.encode())
@@ -278,7 +278,7 @@ class NpyFile:
     def append(self, lines: str) -> None:
         """Add lines to the record, and flush them to the disk.
 
-        The stored end of the record changes only after that, so an interrupted call can be repeated.
+        Since `log_end` changes last, an interrupted call can be repeated.
         """
         assert self.log is not None
         data = lines.encode()

@@ -98,8 +98,8 @@ def read_npy(file: BinaryIO) -> np.ndarray:
 def parse_json(content: bytes, limit: int) -> Any:
     """Return the value of a JSON text; raise ValueError if it is invalid, or has more than `limit` parts.
 
-    Brackets nested more than `NESTED` deep are refused as well, since parsers recurse. Python's parser then raises an
-    error, unless the program has raised the recursion limit, but TensorStore's parser crashes the process.
+    Brackets nested more than `NESTED` deep are refused as well, since parsers recurse. At great depth, TensorStore's
+    parser crashes the process, and so may Python's if the program has raised the recursion limit.
     """
     # Count the parts before parsing, since a parsed part can take fifty times the memory of its text.
     if max(content.count(b","), content.count(b"[") + content.count(b"{"), content.count(b'"') // 4) > limit:
@@ -124,7 +124,8 @@ def parse_json(content: bytes, limit: int) -> Any:
 def write_new(path: str, text: str) -> None:
     """Write a small text to a new file.
 
-    A file of that name, left by a process that was killed, is removed and not overwritten, since it might be a link.
+    A file of that name, left by a process that was killed, is removed rather than overwritten, since it might be a
+    link.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

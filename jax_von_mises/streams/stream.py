@@ -1,10 +1,10 @@
 """Streams of rows, and their positions in a key's sequence of words.
 
-A **stream** is the sequence of rows of one key, `loc`, `concentration` and dtype. A row has one angle for each element
-of the broadcast of `loc` and `concentration` (one angle if both are numbers). Angle ``j`` of row ``i`` is element
-``i * width + j`` of the key's sequence of words. For directions, `loc` holds mean directions, and a row has one vector
-for each of them. Only the key and the 64-bit position determine the words. Batches, devices, processes and restarts can
-therefore divide the rows of one stream among themselves, and the result does not depend on the division.
+A **stream** is the sequence of rows of one key, `loc`, `concentration`, dtype, method and distribution. A row has one
+angle, direction or pair for each element of the broadcast parameters (one if they are numbers or single vectors). With
+n of them in a row, element j of row i has the position i n + j in the stream. Only the key and the 64-bit position
+determine its words. Batches, devices, processes and restarts can therefore divide the rows of one stream among
+themselves, and the result does not depend on the division.
 """
 
 import contextlib
@@ -92,11 +92,12 @@ class Stream:
     def rows(
         self, first: int, count: int, buffer: jax.Array | None = None, out_sharding: NamedSharding | None = None
     ) -> jax.Array:
-        """Return rows `first` to ``first + count - 1``, ``(count, *row_shape)``; they may reuse the memory of `buffer`.
+        """Return rows `first` to ``first + count - 1`` as an array ``(count, *row_shape)``, in the memory of `buffer`.
 
-        A float64 stream is computed in 64 bits even in a background thread, which starts in JAX's default mode.
+        Without a `buffer`, the array is new. A float64 stream is computed in 64 bits even in a background thread, which
+        starts in JAX's default mode.
         """
-        # Transfer the position explicitly: users may forbid implicit transfers.
+        # Transfer the position explicitly, since users may forbid implicit transfers.
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
         request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():

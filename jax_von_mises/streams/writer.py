@@ -29,8 +29,8 @@ from jax_von_mises.version import __version__
 
 CALLER = "write_samples"
 
-# Number of angles per block. Drawing and writing such a block (64 MiB of float32) takes far longer than recording it. A
-# run needs memory for two blocks.
+# Number of angles per block. A run needs memory for two blocks. Drawing and writing such a block (64 MiB of float32)
+# takes far longer than recording it.
 BLOCK_ANGLES = 2**24
 
 # Maximum number of blocks that a message lists.
@@ -100,8 +100,8 @@ def write_samples(
 
     Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels. This holds for any
     `block_rows`, `parts` and `executor`, and wherever the run was interrupted. The result appears complete or not at
-    all. A JSON record next to it describes the stream and contains the CRC-32 of each block's bytes. Until the result
-    is complete, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
+    all. A JSON record next to the file, or in the store, describes the stream and contains the CRC-32 of each block's
+    bytes. Until the result is complete, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
 
     Parameters
     ----------
@@ -111,19 +111,19 @@ def write_samples(
     key, loc, concentration, dtype, method, distribution
         As in `sample_batches`.
     total : int
-        Number of rows. Both this number and the number of angles or components must be below 2^60.
+        Number of rows. This number and the total number of angles or components must both be below 2^60.
     block_rows : int, optional
-        Rows per block. By default a block has 2^24 numbers, or more if there would otherwise be more than 2^20 blocks.
-        A resumed run keeps its block size.
+        Rows per block. By default, a block has about 2^24 angles or components, or more if there would otherwise be
+        more than 2^20 blocks. A resumed run keeps its block size.
     resume : bool
         Continue an earlier run of the same stream, or start one if there is none. Recorded blocks are first compared
         with their checksums, even in a finished file. If blocks are missing, one recorded block is drawn again to check
-        that this machine draws the same last digits. With several parts, each compares only its own blocks, and none
-        once the store is complete.
+        that this machine draws the same last digits. With several parts, each call compares only its own blocks, or
+        none if the store is complete.
     force : bool
-        Replace an existing target. An unfinished run is removed at once, but a finished file or local store is kept
-        until the new one is finished. If the disk has no space for both stores, or nothing can be written next to the
-        old one, the old store is removed first, with a RuntimeWarning. In an object store, the old array is always
+        Replace an existing file or store. An unfinished run is removed at once, but a finished file or local store is
+        kept until the new one is finished. If the disk has no space for both stores, or nothing can be written next to
+        the old one, the old store is removed first, with a RuntimeWarning. In an object store, the old array is always
         removed first, without a warning.
     repair : bool
         With `resume`, redraw the blocks that do not match their checksums. A finished file or store becomes unfinished
@@ -179,8 +179,8 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    # CUDA kernels and XLA differ in the last digits, so only kernels could resume a run drawn with kernels. The disk is
-    # slower than both.
+    # Draw with XLA on every machine. CUDA kernels give different last digits, so only kernels could resume their runs.
+    # The disk is slower than both.
     stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
@@ -205,7 +205,7 @@ def write_samples(
 
 
 class WriteOptions(NamedTuple):
-    """Options of `write_samples`: treatment of an existing target, part to draw, executor and callbacks."""
+    """Options of `write_samples`."""
 
     resume: bool = False
     force: bool = False
@@ -243,7 +243,7 @@ class WriteOptions(NamedTuple):
 
 @contextlib.contextmanager
 def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
-    """Add a note on what is kept to an error; if no block is finished, remove what the run created."""
+    """On an error, remove what the run created if no block is finished, and note in the error what is kept."""
     target = run.target
     try:
         yield
@@ -259,7 +259,7 @@ def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
 
 
 def discard(target: Target) -> str:
-    """Remove what a run has created, and return a note for the error that ended it."""
+    """Remove what a run created, and return a note for the error that ended it."""
     try:
         target.discard()
     except OSError as error:  # must not replace the error that ended the run
@@ -285,12 +285,12 @@ def default_block_rows(stream: Stream, total: int, block_rows: int | None) -> in
 
 
 class WriteRun:
-    """The part of one process in writing a target."""
+    """The work of one process on a target."""
 
     def __init__(self, target: Target, stream: Stream, options: WriteOptions):
         self.target, self.stream, self.options = target, stream, options
         self.identity = stream.identity()  # computed once, since it may hash long arrays
-        self.name = secrets.token_hex(8)  # in the record, so that workers can check that it still belongs to this run
+        self.name = secrets.token_hex(8)  # written to the record, by which workers recognise this run
         executor = options.executor
         self.crew = None if executor is None else executors.Crew(CALLER, executor, options.timeout)
         self.briefed = False  # whether the workers have the job
@@ -405,7 +405,7 @@ class WriteRun:
         if whole and len(self.done) == self.blocks:
             target.settle()
             return False
-        # All checks come before the first change.
+        # Make all checks before the first change.
         self.meet_workers()
         self.check_machine()
         self.check_room()
@@ -458,7 +458,7 @@ class WriteRun:
             first, rows = self.spans()[i]
             began = time.perf_counter()
             drawn = self.stream.rows(first, self.target.block_rows)
-            self.compiling = time.perf_counter() - began  # the call returns once the program has started
+            self.compiling = time.perf_counter() - began  # the call returns when the program has been started
             again = checksum(self.target, np.asarray(drawn)[:rows])
         if again != own[i]:
             raise ValueError(
@@ -626,7 +626,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     Parameters
     ----------
     out : str or path
-        A file or store that `write_samples` has finished. Its header or metadata must match the record.
+        A file or store that `write_samples` has finished.
     executor : concurrent.futures.Executor, optional
         Executor whose workers read the blocks, as in `write_samples`.
 
@@ -638,11 +638,15 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     Raises
     ------
     ValueError
-        A block does not match its checksum, or the record does not match the file.
+        A block does not match its checksum, or the record does not list all blocks.
     FileNotFoundError
-        There is no such file, or no record next to it.
+        There is no finished file or store of this name, or it has no record.
+    OSError
+        The header, size or metadata do not match the record, or `out` or its record cannot be read.
     RuntimeError
         The executor has lost its workers.
+    TimeoutError
+        The workers have finished no task for ten minutes.
     """
     caller = "verify_samples"
     out = arguments.path(caller, "out", out)
@@ -670,7 +674,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
 
 def open_finished(caller: str, out: str) -> tuple[Target, dict[str, Any]]:
     """Return a finished target and its record."""
-    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # to read the record, which has the layout
+    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # only to read the record, which has the layout
     record = target.final_record() if target.whole() else None
     if record is None:
         raise FileNotFoundError(f"{out}: there is no finished file or store with a record; check the name")

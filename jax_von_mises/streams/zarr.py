@@ -34,9 +34,9 @@ class ZarrStore:
     """One array of a Zarr v3 store, on a local disk or in an object store, written by one process or by several.
 
     A block is a shard, one file or object that holds chunks. Readers can fetch each chunk separately. The array's
-    metadata are written last; until then readers find no array. On a disk, an array that replaces a finished one is
-    written next to it, as ``big.zarr.partial``. When all blocks are written, the old array is moved into it as
-    ``.replaced``, the new one takes its name, and the old one is removed.
+    metadata are written last; until then readers find no array. On a disk, a store that replaces a finished one is
+    written next to it, as ``big.zarr.partial``. When all blocks are written, the old store is moved into the new one as
+    ``.replaced``, the new store takes its name, and the old one is removed.
     """
 
     # Maximum number of chunks per shard.
@@ -45,7 +45,8 @@ class ZarrStore:
     # Maximum size of the metadata in bytes. This class writes about two thousand; others may have added attributes.
     LARGEST_METADATA = 2**20
     WRITER_RECORD = re.compile(r"blocks-(\d+)of(\d+)\.json")
-    # Objects cannot be appended to, so each line rewrites the last segment. After so many lines, a new segment begins.
+    # Nothing can be appended to an object, so each new line rewrites the last segment of a record. A segment is full
+    # when it has `SEGMENT_LINES` lines.
     SEGMENT = re.compile(r"(blocks-\d+of\d+)\.(\d+)\.txt")
     SEGMENT_LINES = 256
 
@@ -159,7 +160,7 @@ class ZarrStore:
     def check_layout(self) -> None:
         """Open the finished array as its readers do, and check its shape, dtype and codecs.
 
-        The codecs are checked because others could expand a few bytes to any size.
+        The codecs are checked because other codecs could expand a few bytes to any size.
         """
         self._metadata_must_be_sound(self.final)
         with as_os_errors(self.path):
@@ -342,7 +343,7 @@ class ZarrStore:
                 os.unlink(name)
 
     def _remove_replaced(self, folder: str) -> None:
-        """Remove the old store that `folder` has replaced; move files in it that are not ours to the new one."""
+        """Remove the old store that `folder` has replaced, but move files in it that are not ours to the new store."""
         replaced = os.path.join(folder, self.REPLACED)
         if not os.path.isdir(replaced):
             return

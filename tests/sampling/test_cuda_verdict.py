@@ -325,7 +325,7 @@ def only_direct(x, name, sizes, at_end):
         (last_place, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
         (sign, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
         (short, "philox4x32_table_bfloat16 in bfloat16: 8 angles from 3 are not"),
-        (one_row, "philox4x32_table_bfloat16 in bfloat16: rows of key are not single draws"),
+        (one_row, "philox4x32_table_bfloat16 in bfloat16: rows of key differ from single draws"),
         (only_direct, "threefry2x32_direct in float32: from 3 the signs are not those of the words"),
     ],
 )
@@ -348,7 +348,7 @@ def test_one_block_draws_all_rows(small):
         return x
 
     (detail, *_) = cuda_trial.faults(launch)
-    assert detail == "philox4x32_table_bfloat16 in bfloat16: rows of key are not single draws by one block"
+    assert detail == "philox4x32_table_bfloat16 in bfloat16: rows of key differ from single draws, in one block"
 
 
 def test_rows_of_maps_are_tried(on_host):  # noqa: F811
@@ -357,7 +357,8 @@ def test_rows_of_maps_are_tried(on_host):  # noqa: F811
     assert cuda_trial.fault_of_maps(device) is None
     on_host.setattr(cuda_launch, "launch", lambda *arguments: host_kernels.callback(*arguments)[::-1])
     assert (
-        cuda_trial.fault_of_maps(device) == "threefry2x32_direct in rows of jax.vmap: angles are not the plain path's"
+        cuda_trial.fault_of_maps(device)
+        == "threefry2x32_direct in rows of jax.vmap: angles differ from the plain path's"
     )
 
 
