@@ -1,4 +1,4 @@
-"""Fit mixtures by expectation maximisation, from several starts spread over the data, of which the best continues.
+"""Fit mixtures by expectation maximisation, from the best of several starts spread over the data.
 
 The functions take one data set, with samples along the first axis and weights `share` that sum to 1. `Mixture.fit`
 maps over several data sets.
@@ -24,7 +24,7 @@ Components = VonMises | Torus | BivariateVonMises
 State = tuple[jax.Array, "Mixture", "Mixture", jax.Array, jax.Array]
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
-# Range of the components' initial concentrations, so that none starts at a single point.
+# Range of the components' initial concentrations, which keeps a component from starting at a single point.
 FIRST_CONCENTRATIONS = 0.5, 50.0
 
 
@@ -64,8 +64,8 @@ def seed(
 ) -> tuple[jax.Array, Components]:
     """Return logits and components, each fitted to the samples nearest to one of several distant samples.
 
-    The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007): the next place is a random sample, drawn with a
-    probability proportional to its weight and to the square of its chord to the nearest earlier place.
+    The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
+    proportional to its weight times the square of its chord to the nearest sample drawn before.
     """
     angles = samples if samples.ndim > 1 else samples[:, None]
 
@@ -101,7 +101,10 @@ def seed(
 def climb(
     mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array, steps: int, tolerance: jax.Array
 ) -> tuple["Mixture", jax.Array]:
-    """Step until the mean log likelihood increases by less than `tolerance`; return the best mixture and its value."""
+    """Step up to `steps` times, until a step gains at most `tolerance`; return the best mixture and its value.
+
+    Values are mean log likelihoods.
+    """
 
     def should_continue(state: State) -> jax.Array:
         count, _, _, _, gain = state
