@@ -210,7 +210,7 @@ class BivariateVonMises(ByValue):
 
         The `error` of the result estimates the relative error of tail probabilities, unless the angle is within 4 ulp.
         It is about 3e-6 (float32) for one mode, and up to 1e-3 for two modes at concentrations of 1e7. For the density
-        of the first angle alone, `marginal_log_prob` needs no table.
+        of the first angle alone, use `marginal_log_prob`, which needs no table.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class SineBivariateVonMises(BivariateVonMises):
 
     .. math:: \exp(\kappa_1\cos a + \kappa_2\cos b + \lambda\sin a\sin b)
 
-    (Singh, Hnizdo and Demchuk, Biometrika 89, 2002). For :math:`\lambda^2 > \kappa_1\kappa_2` it has two modes. A
+    (Singh, Hnizdo and Demchuk, Biometrika 89, 2002). For :math:`\lambda^2 > \kappa_1\kappa_2`, it has two modes. A
     frozen pytree, like `VonMises`, with the parameter names of NumPyro's class.
 
     Parameters

@@ -31,7 +31,7 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
-    The maximisation is exact for independent angles. For dependent angles it takes a few Newton steps from the current
+    The maximisation is exact for independent angles. For dependent angles, it takes a few Newton steps from the current
     parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
     parameters.
     """
@@ -101,9 +101,9 @@ def seed(
 def climb(
     mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array, steps: int, tolerance: jax.Array
 ) -> tuple["Mixture", jax.Array]:
-    """Step up to `steps` times, until a step gains at most `tolerance`; return the best mixture and its value.
+    """Take up to `steps` steps from `mixture`, until one gains at most `tolerance`.
 
-    Values are mean log likelihoods.
+    Return the best mixture and its mean log likelihood.
     """
 
     def should_continue(state: State) -> jax.Array:

@@ -1,4 +1,4 @@
-"""`VonMises`, `VonMisesFisher` and the bivariate models as NumPyro distributions, for MCMC and SVI.
+"""Define `VonMises`, `VonMisesFisher` and the bivariate models as NumPyro distributions, for MCMC and SVI.
 
 `VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. Its draws are also differentiable with
 respect to the concentration, so it can be used in a guide. It adds `cdf`, `icdf`, `entropy` and `kl_divergence`, and
@@ -25,7 +25,7 @@ from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.sampling import sampler, sphere
 
 try:
-    # This absolute import refers to the library, not to this module.
+    # This absolute import refers to the library NumPyro, not to this module.
     from numpyro.distributions import Distribution, constraints, kl_divergence
     from numpyro.distributions import VonMises as NumPyroVonMises
     from numpyro.distributions.util import promote_shapes, validate_sample
@@ -53,9 +53,9 @@ class VonMises(Distribution):
         :math:`\kappa \ge 0`; broadcasts with `loc`. Unlike in NumPyro's class, it may be 0, for the uniform
         distribution on the circle.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints, and for values outside [-pi, pi], warn and return a
-        density of 0. Otherwise, invalid parameters give NaN, and the density is periodic. The default is NumPyro's
-        setting.
+        Raise ValueError for parameters outside these constraints. Warn about values outside [-pi, pi], and return a
+        density of 0 for them. Without validation, invalid parameters give NaN, and the density is periodic. The default
+        is NumPyro's setting.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class VonMises(Distribution):
         return cdf(value, self.loc, self.concentration)
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN outside [0, 1]."""
+        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
         return icdf(q, self.loc, self.concentration)
 
     @property

@@ -1,4 +1,4 @@
-"""Define `VonMises`, with the functions of `functions.von_mises` as methods, named as in NumPyro, TFP and distrax."""
+"""Define `VonMises`, with `functions.von_mises` as methods, named as in NumPyro, TFP and distrax."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class VonMises(ByValue):
     Notes
     -----
     Two distributions are equal (``==``, `hash`) if their parameters have the same shapes, dtypes and values; Python
-    numbers differ from arrays. Under a transformation ``==`` returns a traced bool, as between arrays.
+    numbers differ from arrays. Under a transformation, ``==`` returns a traced bool, as between arrays.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class VonMises(ByValue):
         """Return the same distribution with both parameters broadcast to ``batch_shape``.
 
         `jax.vmap` maps over an axis that all arrays of its argument must have. With
-        ``jax.vmap(f)(distribution.broadcast())`` it maps over the first axis of the batch even if a parameter lacks
+        ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
         this axis, as in ``VonMises(0.0, jnp.ones(3))``.
         """
         shape = self.batch_shape

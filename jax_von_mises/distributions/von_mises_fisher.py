@@ -1,5 +1,4 @@
-"""Define `VonMisesFisher`, with the functions of `functions.von_mises_fisher` as methods, named as in NumPyro and TFP.
-"""
+"""Define `VonMisesFisher`, with `functions.von_mises_fisher` as methods, named as in NumPyro and TFP."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from jax_von_mises.sampling import sphere
 class VonMisesFisher(ByValue):
     r"""The von Mises-Fisher distribution of directions, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
-    A frozen pytree, like `VonMises`. In two dimensions the sphere is the circle.
+    A frozen pytree, like `VonMises`. In two dimensions, the sphere is the circle.
 
     Parameters
     ----------

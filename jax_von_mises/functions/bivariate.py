@@ -25,11 +25,11 @@ from jax_von_mises.numerics.elementary import nan_unless
 Kind = type[models.Sine | models.Cosine]
 T = TypeVar("T")
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-# Concentrations that `fit` estimates end near these values where the likelihood has no maximum.
+# Where the likelihood has no maximum, the concentrations that `fit` estimates end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
 # Largest number of steps that maximise the likelihood, in `fit` and within one step of expectation maximisation.
 STEPS, FEW_STEPS = 60, 2
-# Smallest gain of the log-likelihood per sample for which another step is taken.
+# Smallest gain of the log likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
 
 

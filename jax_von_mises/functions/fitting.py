@@ -22,7 +22,7 @@ from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 PILOT = 16
 # Number of summands in a block.
 SUM_BLOCK = 2**14
-# Above this concentration A' = 1 / (2 kappa^2) to rounding, and may underflow.
+# Above this concentration, A' is 1 / (2 kappa^2) to rounding, and may underflow.
 NORMAL = 1e9
 
 

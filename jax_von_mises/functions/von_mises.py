@@ -112,7 +112,7 @@ def _log_prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Arr
 def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     r"""Return the logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
 
-    The result has period 2 pi in `x`. At infinite concentration it is inf at `loc` and -inf elsewhere.
+    The result has period 2 pi in `x`. At infinite concentration, it is inf at `loc` and -inf elsewhere.
 
     Parameters
     ----------

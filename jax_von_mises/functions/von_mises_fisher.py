@@ -22,7 +22,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 
-# Above this concentration, its standard error is proportional to it, up to rounding.
+# Above this concentration, the standard error is proportional to the concentration, up to rounding.
 LARGE = 1e15
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     Parameters
     ----------
     x : array
-        Unit vectors along the last axis. Only the direction of other vectors counts, with a larger rounding error.
+        Unit vectors along the last axis. Of other vectors, only the direction is used, with a larger rounding error.
     mean_direction : array
         Vectors along the last axis, of any length except 0.
     concentration : float or array
@@ -257,8 +257,8 @@ def cosine_icdf(q: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.A
 def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
     r"""Return the maximum likelihood estimate of the mean direction and the concentration.
 
-    The estimates are the direction of the mean vector, and the concentration whose mean resultant length is the length
-    of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
+    The estimates are the direction of the mean vector, and the concentration at which the mean resultant length equals
+    the length of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
 
     Parameters
     ----------

@@ -4,8 +4,8 @@ At the concentration kappa, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises th
 ``C = 1 - A`` is the mean of 1 - cos x. C is computed directly, since the float32 difference 1 - A has no correct digit
 above kappa = 1e7. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
 
-In float32, N, A and C are polynomials fitted by `tools/make_tables.py`. In float64, they come from `jax.scipy.special`
-and a quadrature rule. A' comes from that rule in both precisions.
+In float32, N, A and C come from polynomials fitted by `tools/make_tables.py`. In float64, they come from
+`jax.scipy.special` and a quadrature rule. A' comes from that rule in both precisions.
 """
 
 import jax
@@ -20,12 +20,12 @@ from jax_von_mises.numerics.elementary import polynomial
 
 # The fits of `coefficients` are polynomials in kappa below this concentration, and in 1 / kappa above it.
 SWITCH = 5.0
-# log I0 and A are 0 at kappa = 0. Below these concentrations, float64 uses expressions with relative accuracy there.
+# log I0 and A are 0 at kappa = 0. Below these concentrations, float64 uses expressions that keep relative accuracy.
 LOG_SWITCH64 = 8.0
 RATIO_SWITCH64 = 1.0
 # Power series of (I0 - 1) / z in z = kappa^2 / 4, with an error of 1e-18 up to `LOG_SWITCH64`.
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
-# Above this concentration C is 1 / (2 kappa) to rounding.
+# Above this concentration, C is 1 / (2 kappa) to rounding.
 LARGEST_KAPPA = 1e30
 
 

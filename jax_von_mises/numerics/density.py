@@ -54,7 +54,7 @@ class HalfAngle(NamedTuple):
     def of(cls, x: jax.Array, exact: bool = True) -> Self:
         """Return the functions of `x`, computed from pi - x beyond a right angle so that nothing cancels near pi.
 
-        The error of `parts` is 5e-9. Without `exact` it is 2e-8, which is enough for the tails that samples reach.
+        The error of `parts` is 5e-9. Without `exact`, it is 2e-8, which is enough for the tails that samples reach.
         """
         angle = 0.5 * x
         away, missing = xla.round_here(HALF_PI - angle, 2), half_pi_rest(x.dtype)

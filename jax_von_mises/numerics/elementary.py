@@ -28,8 +28,8 @@ HEAD_MASK = np.uint32(0xFFFFF000)
 # ln 2 as a sum of two numbers. The product of the first one and any exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
-# Newton's method starts from the first constant minus the bits of x for 1 / x, and from the second one minus the bits
-# of x shifted right by one for 1 / sqrt(x).
+# Newton's method for 1 / x starts from the first constant minus the bits of x. That for 1 / sqrt(x) starts from the
+# second constant minus these bits shifted right by one.
 RECIPROCAL_BITS = np.int32(0x7EF311C7)
 ROOT_BITS = np.int32(0x5F3759DF)
 # Bit pattern of 2/3: `log2` writes x as 2^e (1 + m) with m in [-1/3, 1/3].
@@ -85,7 +85,7 @@ def nearest_whole(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def whole_bits(x: jax.Array) -> jax.Array:
-    """Return an int32 with the integer nearest to float32 `x` in its lower bits, if |x| < 2^22; else any number.
+    """Return an int32 with the integer nearest to float32 `x` in its lower bits, for |x| < 2^22 (else arbitrary bits).
 
     Adding 1.5 * 2^23 leaves no bits for a fraction, so the lower bits of the mantissa hold the integer. A conversion to
     an integer takes six instructions on a CPU, because it also saturates and checks for NaN.
@@ -94,7 +94,10 @@ def whole_bits(x: jax.Array) -> jax.Array:
 
 
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return `x` times 2 to the power in the lower 9 bits of `exponent`, if the result is a normal number."""
+    """Return `x` times 2 to the power in the lower 9 bits of `exponent`, if the result is a normal number.
+
+    NaN stays NaN with its `nearest_whole` as exponent.
+    """
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
@@ -135,7 +138,7 @@ def _log2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -
 def reciprocal(x: jax.Array) -> jax.Array:
     """Return 1 / x to 1 ulp, for a normal number of magnitude 1e37 or less.
 
-    In float32 this avoids division: if several instructions read the result of a division, XLA:CPU splits the program
+    In float32, this avoids division: if several instructions read the result of a division, XLA:CPU splits the program
     there into loops that pass arrays through memory.
     """
     if x.dtype == jnp.float64:
@@ -200,7 +203,7 @@ def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]
         return xla.round_product(sine * sine), jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
-    # Compute the fourth power from both parts, since its error would triple with the rounded square.
+    # Compute the fourth power from both parts, since the rounded square would triple its error.
     fourth = first * first + xla.round_here(low * (first + square), 1) if exact else square * square
     return first, low + fourth * polynomial(coefficients.SINE_SQUARE, square)
 

@@ -1,6 +1,6 @@
-"""Tabulate functions as piecewise polynomials at run time, and evaluate them for many angles at one concentration.
+"""Tabulate functions as piecewise polynomials at run time, to evaluate them at many points.
 
-The sampler uses a table of the quantile, and `cdf` and `sf` use a table of the tail probability.
+For many angles at one concentration, the sampler tabulates the quantile, and `cdf` and `sf` the tail probability.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def cell_polynomials(values: jax.Array, nodes: np.ndarray) -> jax.Array:
 
 
 def divided_differences(nodes: Sequence[float]) -> tuple[list[float], np.ndarray]:
-    """Return the nodes in Leja's order, and the matrix from differences to the first value to Newton coefficients.
+    """Return the nodes in Leja's order and a matrix that maps differences from the first value to Newton coefficients.
 
     At degree 7, power coefficients would lose four digits to cancellation. In Leja's order, each node maximises the
     product of its distances from the earlier ones, which keeps the coefficients small.
@@ -121,7 +121,7 @@ class TailGrid(NamedTuple):
 
     cells: int
     nodes: tuple[float, ...]
-    """Places in a cell, which are dyadic fractions so that pi minus a node is exact."""
+    """Places in a cell, as dyadic fractions so that pi minus a node is exact."""
     wide: float
     """Below this concentration, the table has two halves, one upwards from 0 and one downwards from the float nearest
     pi. Above it, the tail at pi underflows, and the table ends where q = 2 `wide`."""

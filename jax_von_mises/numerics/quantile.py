@@ -1,4 +1,4 @@
-r"""Compute the angle of a given tail probability, the quantile of the von Mises distribution, without a loop.
+r"""Compute the quantile of the von Mises distribution, the angle with a given tail probability, without a loop.
 
 Let t be the tail probability, c = 1/2 - t, and J the integral of `tail_integral`. To first order, the distance to the
 root is :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). `refine` sums the Taylor series of the
@@ -110,7 +110,7 @@ def refine(
 ) -> jax.Array:
     """Take one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
-    The error of the result is about the sixth power of the error of `x`. To fifth order, the series is
+    The error of the result is about the sixth power of that of `x`. To fifth order, the result is
 
         x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
@@ -120,7 +120,7 @@ def refine(
     # In float32, even the deepest tail has an interval long enough to be computed as a difference.
     short = deep if x.dtype == jnp.float64 else None
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
-    # J is negative only on the centre side.
+    # J is negative only for the centre.
     (x, j), (centre, half) = xla.recompute_on_cuda(
         lambda x, j: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, j), (centre, half)
     )

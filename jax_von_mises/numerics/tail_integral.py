@@ -37,7 +37,7 @@ KAPPA_MAX = 1e18
 SHORT = 0.1
 # Integrals are over the centre where 2 sin^2(x/2) (1 + kappa) is below this bound. With a smaller bound, the seven
 # nodes would not reach float32 accuracy in the tail. With a larger one, the centre would hold so much mass that its
-# rounding error is noticeable in the tail.
+# rounding error would be noticeable in the tail.
 CENTRE = 0.5
 
 
@@ -70,7 +70,7 @@ def integrals(
     far: bool = False,
     deep: jax.Array | None = None,
 ) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
-    """Return those of J, J1 and J2 at `x` up to `order`, whether they are over the centre, and the `HalfAngle`.
+    """Return J, J1 and J2 at `x` up to `order`, whether they are integrals over the centre, and the `HalfAngle`.
 
     In the tail, the quadrature runs over the half angle, from x / 2 to where the exponent has grown by the rule's
     depth, or to pi / 2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), because

@@ -15,7 +15,7 @@ from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 @jax.custom_jvp
 def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return P(X < x) for x in [-pi, pi]. Below 1/2 the relative error is 4e-6 (float32) or 1e-12 (float64)."""
+    """Return P(X < x) for x in [-pi, pi]. Below 1/2, the relative error is 4e-6 (float32) or 1e-12 (float64)."""
     size = jnp.abs(x)
     return of_either_side(x, jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa)))
 

@@ -41,7 +41,7 @@ from jax_von_mises.numerics.sharding import explicit
 
 # XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
-# Length of a row, and smallest length of a last axis that is already used as rows.
+# Length of a row, and length from which a last axis serves as rows without a reshape.
 LENGTH, SHORTEST = 1024, 64
 # A single long axis whose size is a multiple of this splits evenly between 2, 4, ..., 64 cores.
 EVEN = 64
@@ -155,7 +155,7 @@ def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
 
 
 def may_move(*arrays: jax.Array) -> bool:
-    """Return whether arrays may be reshaped or enter a branch, because no mesh or second CPU device shards them."""
+    """Return whether arrays may be reshaped or enter a branch: neither a mesh nor a second CPU device shards them."""
     return one_cpu() and not explicit(arrays) and jax.sharding.get_abstract_mesh().empty
 
 
@@ -284,8 +284,8 @@ def finish_words(words: T) -> T:
 
     If words and quantiles share a loop, LLVM's vectoriser in JAX 0.12 follows every path through the quantile and its
     derivative once for each path through the cipher's rounds, and compilation takes minutes. Compiling the quantile
-    alone takes as long unless `elementary.clip` bounds it. JAX 0.10.2 compiles one loop and two loops in seconds, and
-    both run equally fast. Observed with JAX 0.12.0 and 0.12.0.1. To report to LLVM (SLP vectoriser).
+    alone takes as long unless `elementary.clip` bounds it. JAX 0.10.2 compiles shared and separate loops in seconds,
+    and both run equally fast. Observed with JAX 0.12.0 and 0.12.0.1. To report to LLVM (SLP vectoriser).
     """
     results: T = lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
     return results
@@ -355,10 +355,10 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
     `powers`, transposed.
 
     XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of its
-    operand. The differences are therefore a matrix product as well. On CUDA, XLA tunes each matrix product. This takes
-    seconds, and the order of summation may differ between processes, so sums between barriers replace the products
-    there. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed once for
-    each column.
+    operand. The differences are therefore also computed by a matrix product. On CUDA, XLA tunes each matrix product.
+    This takes seconds, and the order of summation may differ between processes, so sums between barriers replace the
+    products. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed once
+    for each column.
     """
     degree = len(powers)
 

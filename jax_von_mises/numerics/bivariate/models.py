@@ -1,6 +1,6 @@
 r"""Formulas without cancellation for the sine and the cosine model about their modes.
 
-With a and b the two angles about their locations, the density of either model is proportional to
+Let a and b be the two angles, measured from their locations. The density of either model is proportional to
 
 .. math:: \exp(k_1\cos a + k_2\cos b + r\,W(a, b)), \qquad W = \sin a\sin b \text{ or } -\cos(a - b).
 
@@ -179,7 +179,7 @@ class Cosine(NamedTuple):
     rest: jax.Array
     """Derivative of g with respect to cos a at a = 0 if it is positive, else 0."""
     gap: jax.Array
-    """k2 - r, whose absolute value is rho at a = 0."""
+    """k2 - r; its absolute value is rho at a = 0."""
     flip: jax.Array
 
     @classmethod

@@ -257,8 +257,8 @@ def second_given_first(
 def marginal_log_density(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     """Return `log_total` plus the logarithm of the marginal density of the first angle in [-pi, pi].
 
-    The marginal density is the density of a pair divided by that of its second angle given the first, whatever the
-    second angle is.
+    For any second angle, the marginal density is the density of the pair divided by that of the second angle given the
+    first.
     """
     rho, direction = second_given_first(kind, a, k1, k2, r)
     b = lax.stop_gradient(direction)

@@ -28,7 +28,7 @@ def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
 def evaluate(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
-    """Evaluate a log density at an axis of angles ``base + step``, which are added in float64 as well if `wide`.
+    """Evaluate a log density at one axis of angles ``base + step``; if `wide`, also compute this sum in float64.
 
     The result has derivatives of any order with respect to `base`, `step` and `parameters`, which share one dtype.
     """

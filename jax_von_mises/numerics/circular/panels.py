@@ -44,7 +44,7 @@ DEPTH = 1e5
 BLOCK = 16
 # Distances, in radians, of the first pass's edges from a hinted point.
 HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
-# Largest difference between the log densities at -pi and pi, divided by (1 + the range of the log density).
+# Largest allowed difference between the log densities at -pi and pi, divided by (1 + the range of the log density).
 END_TOLERANCE = 1e-3
 
 
@@ -90,9 +90,9 @@ class Panels(NamedTuple):
 
 @functools.cache
 def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices to multiply values at the nodes by.
+    """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices.
 
-    The products are the Legendre coefficients and `Panels.shape`.
+    The products of the matrices and values at the nodes are the Legendre coefficients and `Panels.shape`.
     """
     legendre = np.polynomial.legendre
     nodes, weights = legendre.leggauss(count)
@@ -138,7 +138,7 @@ def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0)
 
 
 def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the mean of an exponential over an interval on which its exponent goes linearly from `a` to `b`."""
+    """Return the mean of an exponential over an interval on which its exponent changes linearly from `a` to `b`."""
     top, fall = jnp.maximum(a, b), jnp.abs(a - b)
     return jnp.exp(top) * jnp.where(fall < 1e-2, 1 - 0.5 * fall, -jnp.expm1(-fall) / jnp.maximum(fall, 1e-2))
 
@@ -189,7 +189,7 @@ def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Ar
 
 
 def most_points(count: int) -> int:
-    """Return the largest number of hinted points, for which three quarters of the first edges are near them."""
+    """Return the largest number of hinted points; with it, three quarters of the first edges lie around them."""
     return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
 
 

@@ -152,13 +152,13 @@ def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> ja
 
 
 def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and places at which to check the polynomials of `cells` cells, in order of the cells."""
+    """Return the rows and places at which to check the polynomials, for a number of `cells` in order."""
     places = np.array(CHECKED[dtype.name])
     return np.repeat(np.arange(cells), places.size), np.tile(places, cells)
 
 
 def tail_error(fixed: Panels, angle: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Return the relative error of the tail `t` of each `angle`, beyond that of moving the angle by four spacings."""
+    """Return the relative error of the tail `t` of each `angle`, apart from the effect of four float spacings."""
     eps = float(np.finfo(angle.dtype).eps)
     spacing = 4 * eps * jnp.abs(angle)
     ends = jnp.stack([angle - spacing, angle + spacing])
@@ -251,7 +251,8 @@ def second_level(
 def step_in(fixed: Panels, from_end: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """Estimate the tail probability between `low` and `high` at which the quantile is steepest, for each cell.
 
-    The estimate is the middle of the panel with the least mass per unit change of the log density.
+    The estimate is the tail probability in the middle of the panel with the least mass per unit change of the log
+    density.
     """
     logs = jnp.log(fixed.mean + 1e-37)
     change = jnp.abs(jnp.diff(logs))

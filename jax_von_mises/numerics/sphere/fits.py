@@ -57,7 +57,7 @@ class Surface(NamedTuple):
     """Coefficients of these polynomials, constant first, for each degree in w."""
     near: bool
     scale: float
-    """r."""
+    """The number r."""
     reach: float
     """On the far side, the largest (L - n w) / (1 - w)."""
 

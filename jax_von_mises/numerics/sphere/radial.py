@@ -48,9 +48,9 @@ from jax_von_mises.numerics.sphere import fits
 KAPPA_MAX = 1e18
 # Above this concentration, the distribution is a point mass.
 LARGEST_KAPPA = {"float32": 1e37, "float64": 1e300}
-# Up to this value of f* - f, in units of n/2, the difference is the sum of positive terms, with log(1 + e) / (2 r) - 1,
-# r = e / (2 + e), as a series in r^2. Above it, the second form loses less to cancellation than the sum would to
-# rounding.
+# Up to this value of f* - f, in units of n/2, the difference is the sum of positive terms, in which
+# log(1 + e) / (2 r) - 1, with r = e / (2 + e), is a series in r^2. Above it, the second form loses less to cancellation
+# than the sum would lose to rounding.
 SPLIT = 0.2
 # Above this n, the sum is used wherever |e| < 1/2.
 MANY = 20
@@ -379,7 +379,7 @@ def scale_beyond(kappa: jax.Array) -> jax.Array:
 
 
 def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) -> jax.Array:
-    """Return the distance in y to the place with the tail t, by the series of the inverse to fourth order in log t."""
+    """Return the distance in y to the place with the tail t, by the inverse series to fourth order in log t."""
     j = hazard(place, n, mode.near, smallest)
     v = jnp.clip(log_ratio(place, mode, n, j * ratio), -LARGEST_STEP, LARGEST_STEP)
     w, slope, width = place.cosine, place.slope, place.width
