@@ -275,7 +275,7 @@ def fitted():
     single = [
         ("sin(d) / d in d^2, d in [0, pi/2]", "SINE", minimax(sinc, 1e-9, HALF_PI**2, 4)),
         (
-            "cos(d) in d^2, d in [0, pi/2], error relative to 1",
+            "cos(d) in d^2, d in [0, pi/2], compared with cos(0)",
             "COSINE",
             minimax_absolute(lambda z: np.cos(np.sqrt(z)), 0.0, HALF_PI**2, 5),
         ),
@@ -320,8 +320,8 @@ def fitted():
     v, w = reference.gauss_legendre(32)
     u, w = (v + 1) / 2, w / 2
     for text, name, depth, bend in (
-        ("The same for float64: 32 Gauss-Legendre nodes under 0.35 u + 0.65 u^2.", "RULE64", 40.0, 0.65),
-        ("The same for moments from the mode on, in every precision: under 0.7 u + 0.3 u^2.", "MOMENT", 42.0, 0.3),
+        ("The float64 rule: 32 Gauss-Legendre nodes u, moved to 0.35 u + 0.65 u^2.", "RULE64", 40.0, 0.65),
+        ("The rule for moments in both precisions: such nodes, moved to 0.7 u + 0.3 u^2.", "MOMENT", 42.0, 0.3),
     ):
         yield text, f"{name}_DEPTH", depth
         yield None, f"{name}_NODES", rounded((1 - bend) * u + bend * u * u, 17)
@@ -332,12 +332,12 @@ def fitted():
     ):
         (low_fit, low_error), (high_fit, high_error) = fit_guess(switch, tail, low, high)
         yield (
-            f"Guess for tails down to 2^{np.log2(tail):.0f}; the formula changes at this concentration.",
+            f"Concentration at which the formula of the guess for tails down to 2^{np.log2(tail):.0f} changes.",
             f"GUESS{suffix}_SWITCH",
             switch,
         )
-        yield f"Below it: weighted error {low_error:.3f}.", f"GUESS{suffix}_LOW", rounded(low_fit, 9)
-        yield f"Above it: weighted error {high_error:.3f}.", f"GUESS{suffix}_HIGH", rounded(high_fit, 9)
+        yield f"Guess below it: weighted error {low_error:.3f}.", f"GUESS{suffix}_LOW", rounded(low_fit, 9)
+        yield f"Guess above it: weighted error {high_error:.3f}.", f"GUESS{suffix}_HIGH", rounded(high_fit, 9)
 
 
 RULE_DEPTH = 18.0  # e^-18 is a quarter of half an ulp of float32; a larger depth spends nodes where there is no mass
@@ -369,9 +369,9 @@ def minimax_shifted(function, radius, degree):
 def render():
     """Return the text of the complete file."""
     lines = [
-        '"""Fitted constants. Written by `tools/make_tables.py`, which states how; do not edit.',
+        '"""Fitted constants, written by `tools/make_tables.py`; do not edit.',
         "",
-        "Polynomials list the constant coefficient first; tables of two variables list rows by powers of the first.",
+        "Polynomials list the constant coefficient first. Tables in two variables have one row per power of the first.",
         '"""',
         "",
     ]

@@ -1,4 +1,4 @@
-"""Define `SineBivariateVonMises` and `CosineBivariateVonMises`, pairs of dependent angles, with NumPyro's names."""
+"""Define `SineBivariateVonMises` and `CosineBivariateVonMises`, distributions of pairs of dependent angles."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def correlation_of(
     correlation: ArrayLike | EllipsisType,
     weighted_correlation: ArrayLike | EllipsisType,
 ) -> ArrayLike:
-    """Return the correlation, from whichever of the two arguments was given."""
+    """Return the correlation, from the one of the two arguments that was given."""
     if correlation is not ... and weighted_correlation is ...:
         return correlation
     if correlation is not ... or weighted_correlation is ...:
@@ -127,9 +127,9 @@ class BivariateVonMises(ByValue):
     ) -> jax.Array:
         """Draw pairs of angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape`` + (2,).
 
-        Pair i of the batch, in row-major order, depends only on the key and i. See
-        :mod:`jax_von_mises.sampling.bivariate` for the words that it uses. Draws are differentiable in all parameters,
-        by the implicit function theorem.
+        Pair i, in row-major order, depends only on the key, i and its parameters. See
+        :mod:`jax_von_mises.sampling.bivariate` for the words that it uses. Draws are differentiable with respect to all
+        parameters, by the implicit function theorem.
 
         Parameters
         ----------
@@ -141,7 +141,8 @@ class BivariateVonMises(ByValue):
             Position of the first pair, as in `sample_block`, to draw a slice of a long stream; 0 by default.
         method : {"auto", "direct", "table"}
             How to compute the first angle from a word: "table" for one set of concentrations and many pairs, "direct"
-            for any parameters. "auto" uses the table for 2^14 pairs or more (2^15 in float64), and for every slice.
+            for any parameters. For one set, "auto" uses the table for 2^14 pairs or more (2^15 in float64), and for
+            every slice.
         """
         caller = f"{type(self).__name__}.sample"
         key = arguments.key_or_seed(caller, key, seed)
@@ -169,7 +170,7 @@ class BivariateVonMises(ByValue):
         return jnp.exp(self.log_prob(value))
 
     def mean(self) -> jax.Array:
-        """Return the mean direction of each angle in radians, on a last axis."""
+        """Return the mean direction of each angle in radians, along a last axis."""
         found = self.moments()
         # The mean of the cosine about a location may be negative in the cosine model.
         turns = [jnp.where(x < 0, np.pi, 0).astype(x.dtype) for x in found[:2]]
@@ -181,8 +182,8 @@ class BivariateVonMises(ByValue):
     def moments(self) -> functions.Moments:
         """Return the means of cos(phi - phi_loc), cos(psi - psi_loc) and the statistic of the dependence.
 
-        See `Moments`. They are the derivatives of the logarithm of the normaliser. The absolute error is 1e-6 (float32)
-        or 1e-13 (float64).
+        See `Moments`. The means are the derivatives of the logarithm of the normaliser with respect to the
+        concentrations and the correlation. Their absolute error is 1e-6 (float32) or 1e-13 (float64).
         """
         caller = f"{type(self).__name__}.moments"
         spread: functions.Moments = jax.tree.map(
@@ -195,7 +196,7 @@ class BivariateVonMises(ByValue):
         return self._spread(functions.entropy(self._REQUEST.kind, f"{type(self).__name__}.entropy", self._of_model()))
 
     def conditional(self, phi: ArrayLike) -> VonMises:
-        """Return the distribution of the second angle given the first one, `phi` in radians."""
+        """Return the distribution of the second angle, given the first angle `phi` in radians."""
         caller = f"{type(self).__name__}.conditional"
         return VonMises(*functions.conditional(self._REQUEST.kind, caller, phi, self._parameters()))
 
@@ -208,8 +209,8 @@ class BivariateVonMises(ByValue):
         """Return the distribution of the first angle (`axis` 0) or of the second one (`axis` 1).
 
         The `error` of the result estimates the relative error of tail probabilities, unless the angle is within 4 ulp.
-        It is about 3e-6 (float32) for one mode, and up to 1e-3 for two modes at concentrations of 1e7.
-        `marginal_log_prob` needs no table.
+        It is about 3e-6 (float32) for one mode, and up to 1e-3 for two modes at concentrations of 1e7. For the density
+        of the first angle alone, use `marginal_log_prob`, which needs no table.
 
         Raises
         ------
@@ -234,7 +235,7 @@ class BivariateVonMises(ByValue):
         return CircularDistribution(functions.MARGINALS[self._REQUEST.kind], loc, k1, k2, r, points=modes)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
-        """Return the standard errors of `fit` for `size` pairs (or that sum of weights), from Fisher information."""
+        """Return the standard errors of `fit` for `size` pairs (or a sum of weights), from the Fisher information."""
         return functions.standard_errors(
             self._REQUEST.kind, f"{type(self).__name__}.standard_errors", self._of_model(), size
         )
@@ -243,9 +244,9 @@ class BivariateVonMises(ByValue):
     def fit(cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Self:
         """Fit the distribution by maximum likelihood.
 
-        The likelihood depends on the samples through nine means of products of the angles' sines and cosines. Damped
-        Newton iterations start from independent angles and from the precision matrix of a normal distribution, and the
-        better result is kept.
+        The likelihood depends on the samples only through means of products of the angles' sines and cosines. Damped
+        Newton iterations start from independent angles and from the precision matrix of a normal distribution. The
+        better result is returned.
 
         Parameters
         ----------
@@ -254,15 +255,16 @@ class BivariateVonMises(ByValue):
         weights : array, optional
             Weight of each pair, 0 or more; broadcasts with `samples` without the last axis.
         axis : int or tuple of ints, optional
-            Axes of `samples`, not counting the last one, to estimate over; the others are separate data sets. All by
-            default.
+            Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index
+            separate data sets.
 
         Returns
         -------
         distribution
-            Its parameters have the shape of the separate data sets. Concentrations stay below about 1e8 (float32) or
-            1e14 (float64), even if the likelihood has no maximum, as for equal pairs. NaN for no pairs, no weight, a
-            negative weight, or an angle that is not finite. `standard_errors` returns the uncertainty.
+            The parameters have the shape of `samples` without `axis` and the last axis. Concentrations stay below about
+            1e8 (float32) or 1e14 (float64), even if the likelihood has no maximum, as for equal pairs. NaN without
+            pairs, without positive weights, for a negative weight, and for an angle that is not finite.
+            `standard_errors` returns the uncertainty.
         """
         return cls(*functions.fit(cls._REQUEST.kind, f"{cls.__name__}.fit", samples, weights, axis))
 
@@ -272,11 +274,11 @@ class BivariateVonMises(ByValue):
 class SineBivariateVonMises(BivariateVonMises):
     r"""The sine model of two dependent angles on the torus.
 
-    With a = :math:`\phi - \mu` and b = :math:`\psi - \nu` the density is proportional to
+    With a = :math:`\phi - \mu` and b = :math:`\psi - \nu`, the density is proportional to
 
     .. math:: \exp(\kappa_1\cos a + \kappa_2\cos b + \lambda\sin a\sin b)
 
-    (Singh, Hnizdo and Demchuk, Biometrika 89, 2002). For :math:`\lambda^2 > \kappa_1\kappa_2` it has two modes. A
+    (Singh, Hnizdo and Demchuk, Biometrika 89, 2002). For :math:`\lambda^2 > \kappa_1\kappa_2`, it has two modes. A
     frozen pytree, like `VonMises`, with the parameter names of NumPyro's class.
 
     Parameters
@@ -286,7 +288,7 @@ class SineBivariateVonMises(BivariateVonMises):
     phi_concentration, psi_concentration : float or array
         :math:`\kappa_1` and :math:`\kappa_2`, 0 or more and finite.
     correlation : float or array
-        :math:`\lambda`, any finite number; the angles are independent for 0.
+        :math:`\lambda`, any finite number; 0 makes the angles independent.
     weighted_correlation : float or array
         :math:`\lambda / \sqrt{\kappa_1\kappa_2}`, an alternative to `correlation`.
     validate_args : bool
@@ -318,11 +320,11 @@ class SineBivariateVonMises(BivariateVonMises):
 class CosineBivariateVonMises(BivariateVonMises):
     r"""The cosine model of two dependent angles on the torus.
 
-    With a = :math:`\phi - \mu` and b = :math:`\psi - \nu` the density is proportional to
+    With a = :math:`\phi - \mu` and b = :math:`\psi - \nu`, the density is proportional to
 
-    .. math:: \exp(\kappa_1\cos a + \kappa_2\cos b - \kappa_3\cos(a - b)),
+    .. math:: \exp(\kappa_1\cos a + \kappa_2\cos b - \kappa_3\cos(a - b))
 
-    the model with positive interaction of Mardia, Taylor and Subramaniam, Biometrics 63, 2007. Note the sign: a
+    (the model with positive interaction of Mardia, Taylor and Subramaniam, Biometrics 63, 2007). Note the sign: a
     negative `correlation` :math:`\kappa_3` draws a and b together. A frozen pytree, like `VonMises`.
 
     Parameters
@@ -332,7 +334,7 @@ class CosineBivariateVonMises(BivariateVonMises):
     phi_concentration, psi_concentration : float or array
         :math:`\kappa_1` and :math:`\kappa_2`, 0 or more and finite.
     correlation : float or array
-        :math:`\kappa_3`, any finite number; the angles are independent for 0.
+        :math:`\kappa_3`, any finite number; 0 makes the angles independent.
     weighted_correlation : float or array
         :math:`\kappa_3 / \sqrt{\kappa_1\kappa_2}`, an alternative to `correlation`.
     validate_args : bool

@@ -1,6 +1,6 @@
-"""Define `CircularDistribution`, any density on the circle, and `SineSkewed`, a skewed symmetric distribution.
+"""Define `CircularDistribution`, for any density on the circle, and `SineSkewed`, a skewed symmetric distribution.
 
-Each method computes what it needs from the density inside its own program; see `jax_von_mises.numerics.circular`.
+Each method computes everything from the density in one program; see `jax_von_mises.numerics.circular`.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from jax_von_mises.numerics.circular import evaluation, panels, quantiles
 from jax_von_mises.numerics.elementary import clip, nan_unless
 from jax_von_mises.sampling import counter, transform
 
-# Fewer nodes miss too many features; more nodes take too long.
+# Fewer nodes would miss too many features, and more nodes would take too long.
 FEWEST_NODES, MOST_NODES = 512, 2**16
 # In float32; float64 has twice as many nodes in each of the same panels.
 NODES_PER_PANEL = panels.NODES["float32"]
@@ -33,28 +33,28 @@ NODES_PER_PANEL = panels.NODES["float32"]
 @pytree("parameters", "points", static=("log_density", "nodes", "wide"))
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class CircularDistribution(ByValue):
-    r"""The distribution of an angle whose density is proportional to ``exp(log_density(angle, *parameters))``.
+    r"""The distribution of an angle with a density proportional to ``exp(log_density(angle, *parameters))``.
 
-    A frozen pytree whose leaves are the parameters, so `jit`, `grad` and `vmap` accept and return it. Sampling needs no
-    rejection. The program tabulates the quantile on intervals that adapt to the density, including narrow and
-    multimodal ones. Each draw then takes one random word (two in float64) and one table look-up.
+    A frozen pytree with the parameters and `points` as leaves, so `jit`, `grad` and `vmap` accept and return it.
+    Sampling needs no rejection. The program tabulates the quantile on intervals that adapt to the density, even if it
+    is narrow or multimodal. Each draw then takes one random word (two in float64) and one table look-up.
 
     Parameters
     ----------
     log_density : callable
         ``log_density(angle, *parameters)`` returns the logarithm of the density, up to a constant, at one angle in
         [-pi, pi] in radians. The angle and the result are scalars; -inf means a density of 0. Write the function with
-        `jax.numpy`, with equal values at -pi and pi. It is static: define it once, since each new function causes a
-        new compilation.
+        `jax.numpy`, with equal values at -pi and pi. Define it once, because it is static and each new function causes
+        a new compilation.
     *parameters : float or array
-        Parameters of the density, differentiable. `log_density` receives each as a float array.
+        Differentiable parameters of the density. `log_density` receives each as a float array.
     nodes : int
         Number of angles at which to evaluate the density (twice as many in float64), a power of two from 512 to 65536.
         Many narrow features need more; `error` reports whether there are enough.
     wide : bool
         Evaluate `log_density` in float64 even in float32 programs. This avoids the rounding errors of formulas such as
-        ``log(1 + rho**2 - 2 * rho * cos(x))``, but computing the table takes up to a third longer. A function that JAX
-        cannot compile in float64, such as ``jax.scipy.special.i0e``, is evaluated in float32, as with False.
+        ``log(1 + rho**2 - 2 * rho * cos(x))``, but computing the table takes up to a third longer. Functions that JAX
+        cannot compile in float64, such as ``jax.scipy.special.i0e``, are still evaluated in float32.
     points : array, optional
         Angles in [-pi, pi] near modes that are narrower than 0.01 rad. Needed if there are several such modes, or
         one in a density that is flat elsewhere.
@@ -65,14 +65,14 @@ class CircularDistribution(ByValue):
     Raises
     ------
     TypeError, ValueError
-        For a `log_density` that is not callable or does not return one real number, parameters that are not numbers,
-        and an invalid number of `nodes` or `points`.
+        For a `log_density` that is not callable or does not return one float, parameters that are not numbers, and
+        invalid `nodes`, `wide` or `points`.
 
     Notes
     -----
     *Accuracy.* For a draw, and for `cdf` and `icdf`, the smaller of the two probabilities on either side of the angle
     has a relative error of at most `error`, or the angle is within 4 ulp. This holds for tails down to 2^-33 (2^-65 in
-    float64). `error` is an estimate that includes interpolation, quadrature and rounding. With 2048 nodes it is
+    float64). `error` is an estimate that includes interpolation, quadrature and rounding. With 2048 nodes, it is
 
     ==========================================  ============  ============
     narrowest feature                           float32       float64
@@ -83,15 +83,15 @@ class CircularDistribution(ByValue):
     a mode of 0.01 rad on a flat background     1e-5          2e-8
     ==========================================  ============  ============
 
-    A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it. No estimate
-    detects this. A density with jumps is integrated less accurately, as `error` reports.
+    A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it; `error` does not
+    detect this. A density with jumps is integrated less accurately, as `error` reports.
 
     *Words.* Angle i of a sample comes from word i of the key's stream (words 2 i and 2 i + 1 in float64). The lowest
     bit is 1 for the lower half of the distribution; the other bits encode the tail probability, from -pi or from pi.
     ``CircularDistribution(lambda x, k: k * jnp.cos(x), k)`` therefore draws the angles of ``VonMises(0.0, k)``.
 
-    *Derivatives.* Draws and `icdf` have first derivatives in the parameters, by the implicit function theorem, in
-    forward and reverse mode; `log_prob`, `entropy` and the moments have derivatives of any order.
+    *Derivatives.* Draws and `icdf` have first derivatives with respect to the parameters, by the implicit function
+    theorem, in forward and reverse mode. `log_prob`, `entropy` and the moments have derivatives of any order.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class CircularDistribution(ByValue):
 
     @property
     def batch_shape(self) -> tuple[()]:
-        """Shape of the batch, (). Use `jax.vmap` for several sets of parameters."""
+        """Shape of the batch, (); use `jax.vmap` for several sets of parameters."""
         return ()
 
     @property
@@ -208,21 +208,21 @@ class CircularDistribution(ByValue):
         return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per radian, at angles on any turn."""
+        """Return the logarithm of the density per radian, which has period 2 pi."""
         result: jax.Array = log_prob(self, *self._values("log_prob", value=value))
         return result
 
     def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density per radian, at angles on any turn."""
+        """Return the density per radian, which has period 2 pi."""
         return jnp.exp(self.log_prob(value))
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`; full turns count, as in `jax_von_mises.cdf`."""
+        """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
         result: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
         return result
 
     def sf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `value` and pi; full turns count.
+        """Return the probability of an angle between `value` and pi; every full turn subtracts 1.
 
         The relative error is at most `error`, even for small probabilities.
         """
@@ -230,7 +230,7 @@ class CircularDistribution(ByValue):
         return result
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) below which the probability is `q`; NaN for `q` outside [0, 1]."""
+        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1]."""
         result: jax.Array = quantile(self, *self._values("icdf", q=q))
         return result
 
@@ -289,7 +289,7 @@ def check_values(distribution: CircularDistribution) -> None:
     if all(map(math.isfinite, ends)) and abs(ends[1] - ends[0]) > panels.END_TOLERANCE:
         raise ValueError(
             f"CircularDistribution: log_density is {ends[0]:g} at -pi and {ends[1]:g} at pi, but must be periodic. "
-            "Write it in cos(x - loc), or in an angle reduced to [-pi, pi) about its centre."
+            "Write it in terms of cos(x - loc), or of an angle reduced to [-pi, pi) about its centre."
         )
     raise ValueError(
         "CircularDistribution: log_density is NaN or +inf at some angle, or -inf at all of them. Check the "
@@ -394,7 +394,7 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
     upper = q > 0.5
     x, _ = panels.quantile(divided, jnp.where(upper, 1 - q, q) * divided.total, upper)
     limit = largest_angle(compute)
-    # The quantiles 0 and 1 are the ends, even if the density underflows next to them.
+    # The quantiles of 0 and 1 are the ends, even if the density underflows next to them.
     x = jnp.where(q == 0, -limit, jnp.where(q == 1, limit, clip(x, -limit, limit)))
     return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)
 
@@ -402,19 +402,19 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
 @pytree("distribution", "skewness")
 @dataclasses.dataclass(frozen=True, eq=False)
 class SineSkewed(ByValue):
-    r"""A skewed symmetric distribution of angles, of density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
+    r"""A skewed symmetric distribution of angles, density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
 
     A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
-    symmetry is not checked. Sampling is exact and needs no rejection: an angle drawn from `f` is kept with
-    probability :math:`(1 + \lambda \sin(x - \mu)) / 2`, and otherwise reflected about :math:`\mu`.
+    symmetry is not checked. Sampling is exact and needs no rejection. An angle drawn from `f` is kept with probability
+    :math:`(1 + \lambda \sin(x - \mu)) / 2`, and otherwise reflected about :math:`\mu`.
 
     Parameters
     ----------
     distribution : VonMises or CircularDistribution
         The symmetric distribution, or another object with the methods `sample`, `log_prob` and `mean`.
     skewness : float or array
-        :math:`\lambda` in [-1, 1]; other values give NaN. Broadcasts with the batch of the distribution, but may only
-        add leading axes to it.
+        :math:`\lambda` in [-1, 1]; other values give NaN. Broadcasts with the batch of the distribution, to which it
+        may only add leading axes.
     validate_args : bool
         Raise ValueError for a skewness outside [-1, 1] if its value is known.
 
@@ -431,7 +431,7 @@ class SineSkewed(ByValue):
     *Derivatives.* The derivatives of `log_prob` are exact. A reflection has no derivative, so the derivatives of draws
     are NaN. For differentiable draws, write the density as a `CircularDistribution`.
 
-    *Source.* T. Abe and A. Pewsey. "Sine-skewed circular distributions". Statistical Papers 52, 2011, (2).
+    *Source.* T. Abe and A. Pewsey. "Sine-skewed circular distributions". Statistical Papers 52, 2011, equation (2).
 
     Examples
     --------
@@ -462,7 +462,7 @@ class SineSkewed(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the distribution's batch, preceded by any further axes of `skewness`."""
+        """Shape of the batch of the distribution, after any leading axes that `skewness` adds."""
         own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
         batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
         if batch[len(batch) - len(own) :] != own:
@@ -479,7 +479,7 @@ class SineSkewed(ByValue):
 
     @property
     def dtype(self) -> np.dtype:
-        """The float dtype of samples, that of the distribution."""
+        """The float dtype of samples and densities, that of the distribution."""
         return self.distribution.dtype
 
     def sample(
@@ -506,22 +506,19 @@ class SineSkewed(ByValue):
         return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per radian, at angles on any turn.
-
-        The accuracy is that of the `log_prob` of the distribution.
-        """
+        """Return the logarithm of the density per radian, with the accuracy of the distribution's `log_prob`."""
         base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
         result: jax.Array = skewed_log_prob(self, base, given["value"])
         return result
 
     def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density per radian, at angles on any turn."""
+        """Return the density per radian, which has period 2 pi."""
         return jnp.exp(self.log_prob(value))
 
 
 def slant(distribution: SineSkewed, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the deviations of angles from the mean direction, that direction, and the skewness times their sine."""
+    """Return the angles' deviations from the mean direction, that direction, and the skewness times their sines."""
     centre = lax.convert_element_type(jnp.asarray(distribution.distribution.mean()), x.dtype)
     skewness = lax.convert_element_type(jnp.asarray(distribution.skewness), x.dtype)
     shape = jnp.broadcast_shapes(x.shape, centre.shape, skewness.shape)
@@ -551,7 +548,7 @@ def draw_skewed(distribution: SineSkewed, key: jax.Array, sample_shape: tuple[in
 
 @jax.custom_jvp
 def no_derivative(x: jax.Array, depends_on: ByValue) -> jax.Array:
-    """Return `x` with a derivative of NaN in `depends_on`."""
+    """Return `x` with NaN as its derivative with respect to `depends_on`."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""Fit mixtures by expectation maximisation, from several starts spread over the data, of which the best continues.
+"""Fit mixtures by expectation maximisation, from the best of several starts spread over the data.
 
 The functions take one data set, with samples along the first axis and weights `share` that sum to 1. `Mixture.fit`
 maps over several data sets.
@@ -24,14 +24,14 @@ Components = VonMises | Torus | BivariateVonMises
 State = tuple[jax.Array, "Mixture", "Mixture", jax.Array, jax.Array]
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
-# Range of the components' initial concentrations, so that none starts at a single point.
+# Range of the components' initial concentrations, which keeps a component from starting at a single point.
 FIRST_CONCENTRATIONS = 0.5, 50.0
 
 
 def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
-    The maximisation is exact for independent angles. For dependent angles it takes a few Newton steps from the current
+    The maximisation is exact for independent angles. For dependent angles, it takes a few Newton steps from the current
     parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
     parameters.
     """
@@ -64,8 +64,8 @@ def seed(
 ) -> tuple[jax.Array, Components]:
     """Return logits and components, each fitted to the samples nearest to one of several distant samples.
 
-    The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007): the next place is a random sample, drawn with a
-    probability proportional to its weight and to the square of its chord to the nearest earlier place.
+    The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
+    proportional to its weight times the square of its chord to the nearest sample drawn before.
     """
     angles = samples if samples.ndim > 1 else samples[:, None]
 
@@ -101,7 +101,10 @@ def seed(
 def climb(
     mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array, steps: int, tolerance: jax.Array
 ) -> tuple["Mixture", jax.Array]:
-    """Step until the mean log likelihood increases by less than `tolerance`; return the best mixture and its value."""
+    """Take up to `steps` steps from `mixture`, until one gains at most `tolerance`.
+
+    Return the best mixture and its mean log likelihood.
+    """
 
     def should_continue(state: State) -> jax.Array:
         count, _, _, _, gain = state

@@ -1,7 +1,6 @@
 """Define `Mixture`, a mixture of distributions of angles or of points on a torus, and fit it to data.
 
-`Mixture` is a frozen pytree with the methods of `VonMises`. They call those of the components, and have the same
-accuracy, derivatives and errors.
+`Mixture` is a frozen pytree. Its methods call those of the components, and have their accuracy, derivatives and errors.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ from jax_von_mises.functions.fitting import axes_of
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
 
-# With at most this many components, one loop over the values computes the density. Each component adds 0.15 s to the
+# Up to this number of components, one loop over the values computes the density. Each component adds 0.15 s to the
 # compilation.
 UNROLLED = 16
 
@@ -41,18 +40,18 @@ class Mixture(ByValue):
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus` or bivariate von Mises distributions.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
-    (NaN) are those of `VonMises`. Samples have no derivative in the weights. If the shapes do not fit, the methods that
-    need them raise ValueError.
+    (NaN) are those of the components. Samples have no derivative with respect to the weights. If the shapes do not fit,
+    the methods that need them raise ValueError.
 
     Parameters
     ----------
     logits : array
         Logarithms of the weights, up to a constant; -inf is a weight of 0. The last axis runs over the components.
     probs : array
-        The weights instead of their logarithms, 0 or more; they are divided by their sum. Give either `logits` or
-        `probs`. The attribute `logits` holds their logarithms.
+        The weights, 0 or more, instead of their logarithms; they are divided by their sum. Give either `logits` or
+        `probs`. In both cases, the attribute `logits` holds logarithms.
     components : VonMises, Torus, SineBivariateVonMises or CosineBivariateVonMises
-        The distributions, along the last axis of their batch; the batch broadcasts with the weights.
+        The distributions, along the last axis of their batch, which broadcasts with the weights.
 
     Raises
     ------
@@ -62,7 +61,7 @@ class Mixture(ByValue):
     Warns
     -----
     DeprecationWarning
-        For positional arguments, which the next release rejects. The first one is taken as `logits`.
+        For positional arguments, which the next release will reject. The first one is taken as `logits`.
 
     Examples
     --------
@@ -163,7 +162,7 @@ class Mixture(ByValue):
         return jnp.broadcast_to(jax.nn.log_softmax(arguments.as_jax(self.logits, self.dtype)), shape)
 
     def _each(self, method: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
-        """Evaluate a method of every component at `value`, along a new last axis."""
+        """Evaluate a `method` of all components at `value`, along a new last axis."""
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
@@ -172,7 +171,7 @@ class Mixture(ByValue):
         return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density at `value`, without under- or overflow of its terms."""
+        """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
         if self._shape()[-1] > UNROLLED:
             return special.logsumexp(self._joint(value), axis=-1)
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
@@ -185,10 +184,10 @@ class Mixture(ByValue):
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`; full turns count.
+        """Return the probability of an angle between -pi and `value`; every full turn adds 1.
 
-        The absolute error is 3 ulp of 1. The probability counts from -pi, since the components have no common `loc`.
-        Raises TypeError for the points of a torus, which have no order.
+        The probability counts from -pi, since the components have no common `loc`. The absolute error is 3 ulp of 1.
+        Points on a torus have no order, so TypeError is raised for them.
         """
         components = self.components
         if not isinstance(components, VonMises):
@@ -217,16 +216,16 @@ class Mixture(ByValue):
         """Draw angles in [-pi, pi), of shape `sample_shape` + ``batch_shape`` + ``event_shape``.
 
         Each draw first chooses a component, then draws from that component alone. Draws from a component with invalid
-        parameters are NaN. With invalid weights (a NaN or +inf among `logits`, or only -inf) all draws are NaN. The
-        derivative in the parameters of the components is that of the chosen component; there is none in `logits`.
-        `seed` is another name for `key`.
+        parameters are NaN. With invalid weights (a NaN or +inf among `logits`, or only -inf), all draws are NaN. Draws
+        have derivatives with respect to the parameters of the chosen component, but not to `logits`. `seed` is another
+        name for `key`.
         """
         caller = "Mixture.sample"
         choose, draw = jax.random.split(arguments.key_or_seed(caller, key, seed))
         shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
         log_weights = self.log_weights()
         index = jax.random.categorical(choose, log_weights, shape=shape)
-        # Axes of the draws before the batch, and of an event after the components.
+        # Axes of length 1 for the draws before the batch, and the axes of an event after the components.
         lead, event = (1,) * (len(shape) - len(self.batch_shape)), axes_of_angles(self.components)
         index = index.reshape(*shape, 1, *(1 for _ in event))
 
@@ -268,15 +267,15 @@ class Mixture(ByValue):
         Parameters
         ----------
         samples : array
-            Angles in radians; for `Torus` and pairs of angles, the last axis holds the angles of a point.
+            Angles in radians. For `Torus` and pairs of angles, the last axis holds the angles of a point.
         components : class or Mixture
             `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number` components of
-            that class from several random starts; or a mixture to start from.
+            that class from several random starts, or a mixture to start from.
         weights : array, optional
             Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles.
         axis : int or tuple of ints, optional
-            Axes of `samples` (without that of a point's angles) to estimate over. The others are separate data sets,
-            and become the batch of the result. All axes by default.
+            Axes of `samples`, not counting that of a point's angles, to estimate over; all by default. The other axes
+            index separate data sets, and become the batch of the result.
         number : int, optional
             Number of components, if `components` is a class.
         key : jax.Array, optional
@@ -286,16 +285,16 @@ class Mixture(ByValue):
         steps : int
             Largest number of steps.
         tolerance : float
-            The fit ends when a step increases the mean logarithm of the density by less than this.
+            The fit ends when a step increases the mean log likelihood by no more than this.
         largest_concentration : float
-            Largest concentration of a component. Without this limit the likelihood would be unbounded for a component
+            Largest concentration of a component. Without this limit, the likelihood would be unbounded for a component
             on a single sample.
 
         Returns
         -------
         Mixture
-            The best mixture found. Several starts make a poor local maximum unlikely, but not impossible. NaN where a
-            data set has no samples, no weight, a negative weight, or an angle that is not finite.
+            The best mixture found. With several starts, a poor local maximum is unlikely but possible. NaN where a data
+            set has no samples, no positive weight, a negative weight, or an angle that is not finite.
 
         Examples
         --------
@@ -384,7 +383,7 @@ def fit_sets(
     angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
     share = share / jnp.sum(share, 1, keepdims=True)
     good = (angles_good & (share >= 0)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
-    # An invalid data set must not delay the others, since the loop runs until all have converged.
+    # Replace invalid data sets, which would delay the others, since the loop runs until all have converged.
     x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
     share = jnp.where(good[:, None], share, 1 / max(share.shape[1], 1))
     if not share.shape[1]:
@@ -455,7 +454,7 @@ def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def axes_of_angles(components: em.Components) -> tuple[int, ...]:
-    """Return the sizes of the axes of `components` after those of the batch: the angles of a torus, else none."""
+    """Return the sizes of the axes of parameters after those of the batch: the angles of a `Torus`, else none."""
     return components.event_shape if isinstance(components, Torus) else ()
 
 

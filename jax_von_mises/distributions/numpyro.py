@@ -1,7 +1,7 @@
-"""`VonMises`, `VonMisesFisher` and the bivariate models as NumPyro distributions, for MCMC and SVI.
+"""Define `VonMises`, `VonMisesFisher` and the bivariate models as NumPyro distributions, for MCMC and SVI.
 
-`VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. Its draws are differentiable in the
-concentration too, so it can be used in a guide. It also provides `cdf`, `icdf`, `entropy` and `kl_divergence`, and
+`VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. Its draws are also differentiable with
+respect to the concentration, so it can be used in a guide. It adds `cdf`, `icdf`, `entropy` and `kl_divergence`, and
 allows a concentration of 0.
 
 Requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
@@ -25,7 +25,7 @@ from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.sampling import sampler, sphere
 
 try:
-    # This absolute import refers to the library, not to this module.
+    # This absolute import refers to the library NumPyro, not to this module.
     from numpyro.distributions import Distribution, constraints, kl_divergence
     from numpyro.distributions import VonMises as NumPyroVonMises
     from numpyro.distributions.util import promote_shapes, validate_sample
@@ -42,20 +42,20 @@ __all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonM
 class VonMises(Distribution):
     r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))` on [-pi, pi].
 
-    Samples are reparameterised: their derivatives in `loc` and in `concentration` are exact. As a latent variable of
-    HMC or NUTS it needs ``numpyro.infer.reparam.CircularReparam``, like every distribution on the circle.
+    Samples are reparameterised, with exact derivatives with respect to `loc` and `concentration`. As a latent variable
+    of HMC or NUTS, it needs ``numpyro.infer.reparam.CircularReparam``, like every distribution on the circle.
 
     Parameters
     ----------
     loc : float or array
         Mean direction :math:`\mu` in radians, any finite number.
     concentration : float or array
-        :math:`\kappa \ge 0`, broadcasts with `loc`. Unlike in NumPyro's class, it may be 0, which gives the uniform
+        :math:`\kappa \ge 0`; broadcasts with `loc`. Unlike in NumPyro's class, it may be 0, for the uniform
         distribution on the circle.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints, and warn about values outside [-pi, pi], whose
-        density is then 0. Otherwise invalid parameters give NaN, and the density is periodic. The default is NumPyro's
-        setting.
+        Raise ValueError for parameters outside these constraints. Warn about values outside [-pi, pi], and return a
+        density of 0 for them. Without validation, invalid parameters give NaN, and the density is periodic. The default
+        is NumPyro's setting.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class VonMises(Distribution):
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
         batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
         if batch_shape:
-            # NumPyro would give Python numbers a dtype, but they must take that of the other parameter.
+            # NumPyro would give Python numbers a fixed dtype, but they must take that of the other parameter.
             loc, concentration = (arguments.as_jax(x) if type(x) in (int, float) else x for x in (loc, concentration))
         self.loc, self.concentration = promote_shapes(loc, concentration)
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
@@ -91,12 +91,12 @@ class VonMises(Distribution):
         """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
 
         This differs from `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1. A
-        probability that is small because `value` is far below `loc` keeps its relative accuracy.
+        probability that is small because `value` is far below `loc` keeps relative accuracy.
         """
         return cdf(value, self.loc, self.concentration)
 
     def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN outside [0, 1]."""
+        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
         return icdf(q, self.loc, self.concentration)
 
     @property
@@ -111,7 +111,7 @@ class VonMises(Distribution):
 
     @property
     def variance(self) -> jax.Array:
-        """Circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's class."""
+        """The circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's class."""
         return jnp.broadcast_to(von_mises.variance(self.concentration), self.batch_shape)
 
     def entropy(self) -> jax.Array:
@@ -122,19 +122,19 @@ class VonMises(Distribution):
 class VonMisesFisher(Distribution):
     r"""The von Mises-Fisher distribution on the sphere, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
-    Samples are reparameterised in both parameters. Use it as a likelihood or in a guide. HMC and NUTS need a flat
-    space: for a latent variable, use ``numpyro.distributions.ProjectedNormal``, or a vector of normal components that
-    the model divides by its length.
+    Samples are reparameterised in both parameters. Use the class as a likelihood or in a guide. HMC and NUTS need a
+    flat space. For a latent variable, use ``numpyro.distributions.ProjectedNormal``, or a vector of normal components
+    that the model divides by its length.
 
     Parameters
     ----------
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis. With `validate_args` its length must be 1; otherwise it is
+        :math:`\mu`, d >= 2 components along the last axis. With `validate_args`, its length must be 1; otherwise it is
         normalised.
     concentration : float or array
-        :math:`\kappa \ge 0`, broadcasts with `mean_direction` without its last axis.
+        :math:`\kappa \ge 0`; broadcasts with `mean_direction` without its last axis.
     validate_args : bool, optional
-        Raise ValueError for parameters outside these constraints. Otherwise invalid parameters give NaN.
+        Raise ValueError for parameters outside these constraints. Otherwise, invalid parameters give NaN.
 
     Examples
     --------
@@ -158,7 +158,7 @@ class VonMisesFisher(Distribution):
         arguments.dimension("VonMisesFisher", "mean_direction", given["mean_direction"])
         batch_shape = arguments.batch_shape("VonMisesFisher", (), **given)
         event_shape = np.shape(mean_direction)[-1:]
-        # NumPyro maps over the leading axes of parameters, so they must be those of the batch.
+        # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch.
         self.mean_direction = jnp.broadcast_to(mean_direction, batch_shape + event_shape)
         self.concentration = jnp.broadcast_to(concentration, batch_shape)
         super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
@@ -170,7 +170,7 @@ class VonMisesFisher(Distribution):
 
     @validate_sample
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per unit of area; see `jax_von_mises.VonMisesFisher.log_prob`."""
+        """Return the logarithm of the density per unit area; see `jax_von_mises.VonMisesFisher.log_prob`."""
         return von_mises_fisher.log_prob(value, self.mean_direction, self.concentration)
 
     @property
@@ -189,7 +189,7 @@ class VonMisesFisher(Distribution):
 
 
 class BivariateVonMises(Distribution):
-    """Base class of the two models of dependent angles, whose methods call those of the distribution `OF`."""
+    """Base class of the two models of dependent angles; its methods call those of the class `OF`."""
 
     arg_constraints: ClassVar = {
         "phi_loc": constraints.circular,
@@ -213,7 +213,7 @@ class BivariateVonMises(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        # NumPyro marks a missing argument with None, and `OF` marks it with `...`.
+        # NumPyro marks missing arguments with None, and `OF` marks them with `...`.
         pair = self.OF(
             phi_loc,
             psi_loc,
@@ -242,7 +242,7 @@ class BivariateVonMises(Distribution):
 
     @property
     def mean(self) -> jax.Array:
-        """Mean direction of each angle, on a last axis."""
+        """The mean direction of each angle in radians, along a last axis."""
         return self._pair().mean()
 
     def entropy(self) -> jax.Array:
@@ -261,7 +261,7 @@ class SineBivariateVonMises(BivariateVonMises):
     phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
         As in `jax_von_mises.SineBivariateVonMises`.
     validate_args : bool, optional
-        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise invalid
+        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise, invalid
         parameters give NaN.
 
     Examples
@@ -285,7 +285,7 @@ class CosineBivariateVonMises(BivariateVonMises):
     phi_loc, psi_loc, phi_concentration, psi_concentration, correlation, weighted_correlation
         As in `jax_von_mises.CosineBivariateVonMises`.
     validate_args : bool, optional
-        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise invalid
+        Raise ValueError for parameters outside their ranges, and for locations outside [-pi, pi]. Otherwise, invalid
         parameters give NaN.
 
     Examples
@@ -316,8 +316,8 @@ def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
 def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the number of turns that `cdf` subtracts and the mass that it adds, since it counts from -pi.
 
-    The mass is the smaller one on either side of -pi in the distribution centred at `loc`: the upper tail if -pi is
-    above the centre, else the lower tail with a negative sign.
+    The mass is the smaller tail at -pi of the distribution centred at `loc`: the upper tail if -pi is above the centre,
+    else the lower tail with a negative sign.
     """
     cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
     cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
@@ -328,7 +328,7 @@ def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.
 
 @von_mises.elementwise
 def cdf(value: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return the probability between -pi and `value`, from tails of the centred distribution, without cancellation."""
+    """Return the probability between -pi and `value`, from tails of the centred distribution."""
     concentration = valid(concentration)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
     difference, turns = deviation(clip(value, -np.pi, np.pi), loc)
@@ -345,15 +345,15 @@ def icdf(q: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     concentration = valid(concentration)
     loc = less_turns(loc, 0.0)
     turns_at_cut, mass = cut_at_pi(loc, concentration)
-    # Probabilities of the centred distribution on both sides of the angle. If one is negative, the angle is beyond the
-    # cut of that distribution at loc - pi or loc + pi, and is counted from the other end.
+    # Probabilities of the centred distribution on both sides of the angle. If one of them is negative, the angle is
+    # beyond the cut of that distribution at loc - pi or loc + pi, and is counted from the other end.
     below, above = q - mass, (1 - q) + mass
     left = (above < 0) | ((below >= 0) & (below <= above))
     tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
     turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
     angle = quantile.signed_quantile(tail, concentration)
     x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
-    # Set the ends explicitly, since their probabilities round to those of nearby angles if the cut is deep in a tail.
+    # Set the ends explicitly: if the cut is deep in a tail, their probabilities round to those of nearby angles.
     inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
     return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
 

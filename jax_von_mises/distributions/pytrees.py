@@ -19,8 +19,8 @@ T = TypeVar("T")
 def pytree(*fields: str, static: Sequence[str] = ()) -> Callable[[type[T]], type[T]]:
     """Register a dataclass as a pytree with the children `fields`; the `static` fields are part of its structure.
 
-    JAX may put shapes, axes, specifications or None in place of arrays. Unflattening therefore skips the
-    constructor, which checks and converts its arguments.
+    JAX may put shapes, axes, specifications or None in place of arrays. Unflattening therefore skips the constructor,
+    which checks and converts its arguments.
 
     WORKAROUND(jax<=0.12): ``jax.tree_util.register_dataclass`` gives two classes with the same field names equal
     structures, so that `jax.jit` sometimes runs the program of the other class. Classes registered here differ.
@@ -49,10 +49,10 @@ def pytree(*fields: str, static: Sequence[str] = ()) -> Callable[[type[T]], type
 
 
 class ByValue:
-    """Equality and hash of a pytree, from its leaves.
+    """Base class of pytrees that compare and hash by their leaves.
 
-    Two pytrees are equal if they have the same class, and their leaves have the same shape, dtype, weak type and
-    values. A program compiled for one of them as a static argument then computes the same results for the other.
+    Two pytrees are equal if they have the same structure, and their leaves have the same shape, dtype, weak type and
+    values. A program compiled with one of them as a static argument then computes the same results for the other.
     """
 
     def __eq__(self, other: object) -> Any:
@@ -104,5 +104,5 @@ def _hash_key(leaf: Any) -> object:
 
 
 def _kind(array: Any) -> tuple[tuple[int, ...], np.dtype, bool]:
-    """Return the shape, dtype and weak type, which equal arrays share."""
+    """Return the shape, dtype and weak type, which must be the same for equal arrays."""
     return array.shape, array.dtype, bool(getattr(array, "weak_type", False))

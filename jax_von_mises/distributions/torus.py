@@ -29,7 +29,7 @@ def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[
 
 
 def shape_of_components(caller: str, components: Any, example: str) -> tuple[int, ...]:
-    """Return the batch shape of `components`; raise TypeError if they are not a distribution."""
+    """Return the batch shape of `components`, or raise TypeError if they are not a distribution."""
     if not hasattr(components, "batch_shape"):
         raise TypeError(
             f"{caller}: components={arguments.safe_repr(components)} must be a distribution, such as {example}."
@@ -41,7 +41,7 @@ def shape_of_components(caller: str, components: Any, example: str) -> tuple[int
 @pytree("components")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Torus(ByValue):
-    """Distribution of points on a torus, whose angles are independent and have von Mises distributions.
+    """Distribution of points on a torus, with independent angles that have von Mises distributions.
 
     A frozen pytree. Accuracy, derivatives, dtypes and the results for invalid parameters (NaN) are those of `VonMises`.
     If the components have no axis of angles, the methods that need it raise ValueError.

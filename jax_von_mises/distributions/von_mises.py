@@ -16,7 +16,7 @@ from jax_von_mises.sampling import sampler
 
 
 def is_numbers(value: object) -> bool:
-    """Return whether `value` is a tuple of numbers, and not of objects that stand for arrays in a pytree."""
+    """Return whether `value` is a tuple of numbers, not of objects that stand for arrays in a pytree."""
     try:
         return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
     except (TypeError, ValueError):  # for traced numbers, and for arrays of several shapes
@@ -29,8 +29,8 @@ class VonMises(ByValue):
     r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree, which `jit`, `vmap`, `scan` and `grad` accept and return. Its methods are the functions of this
-    package with ``loc`` and ``concentration`` filled in, and have their accuracy, derivatives and errors.
-    ``numpyro.sample`` needs a NumPyro distribution: `jax_von_mises.numpyro.VonMises`.
+    package with ``loc`` and ``concentration`` filled in, and have their accuracy, derivatives and errors. For
+    ``numpyro.sample``, use `jax_von_mises.numpyro.VonMises`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class VonMises(ByValue):
     Notes
     -----
     Two distributions are equal (``==``, `hash`) if their parameters have the same shapes, dtypes and values; Python
-    numbers differ from arrays. Under a transformation ``==`` returns a traced bool, as between arrays.
+    numbers differ from arrays. Under a transformation, ``==`` returns a traced bool, as between arrays.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class VonMises(ByValue):
     validate_args: dataclasses.InitVar[bool] = False
 
     def __post_init__(self, validate_args: bool) -> None:
-        # A list would be a pytree itself. Other objects may stand for arrays in a pytree, and are not converted.
+        # A list would itself be a pytree. Other objects may stand for arrays in a pytree, and are not converted.
         for name in ("loc", "concentration"):
             value = getattr(self, name)
             if isinstance(value, list) or is_numbers(value):
@@ -106,9 +106,9 @@ class VonMises(ByValue):
     def broadcast(self) -> "VonMises":
         """Return the same distribution with both parameters broadcast to ``batch_shape``.
 
-        `jax.vmap` maps over an axis that all arrays of its argument must have. Therefore
-        ``jax.vmap(f)(distribution.broadcast())`` maps over the first axis of the batch even if a parameter lacks this
-        axis, as in ``VonMises(0.0, jnp.ones(3))``.
+        `jax.vmap` maps over an axis that all arrays of its argument must have. With
+        ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
+        this axis, as in ``VonMises(0.0, jnp.ones(3))``.
         """
         shape = self.batch_shape
         loc, concentration = (jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values())
@@ -153,7 +153,7 @@ class VonMises(ByValue):
         return von_mises.prob(value, self.loc, self.concentration)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.cdf`; full turns count."""
+        """See `jax_von_mises.cdf`; every full turn adds 1."""
         return von_mises.cdf(value, self.loc, self.concentration)
 
     def log_cdf(self, value: ArrayLike) -> jax.Array:

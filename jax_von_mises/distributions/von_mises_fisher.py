@@ -1,4 +1,4 @@
-"""Define `VonMisesFisher`, with `functions.von_mises_fisher` as methods, named as in NumPyro, TFP and distrax."""
+"""Define `VonMisesFisher`, with `functions.von_mises_fisher` as methods, named as in NumPyro and TFP."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from jax_von_mises.sampling import sphere
 class VonMisesFisher(ByValue):
     r"""The von Mises-Fisher distribution of directions, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
-    A frozen pytree, like `VonMises`. In two dimensions the sphere is the circle.
+    A frozen pytree, like `VonMises`. In two dimensions, the sphere is the circle.
 
     Parameters
     ----------
     mean_direction : array
-        :math:`\mu`, d >= 2 components along the last axis. Any length but 0 is allowed; the vector is normalised.
+        :math:`\mu`, d >= 2 components along the last axis. Any length except 0 is allowed; the vector is normalised.
     concentration : float or array
         :math:`\kappa` in [0, inf]: 0 is the uniform distribution on the sphere, inf a point mass at the mean direction.
         Broadcasts with `mean_direction` without its last axis.
@@ -130,14 +130,14 @@ class VonMisesFisher(ByValue):
         return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density at unit vectors, per unit of area.
+        """Return the logarithm of the density at unit vectors, per unit area.
 
         The error is at most 1e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)).
         """
         return functions.log_prob(value, self.mean_direction, self.concentration)
 
     def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density at unit vectors, per unit of area."""
+        """Return the density at unit vectors, per unit area."""
         return jnp.exp(self.log_prob(value))
 
     def mean(self) -> jax.Array:
@@ -175,9 +175,9 @@ class VonMisesFisher(ByValue):
         return functions.cosine_icdf(q, self.concentration, self.dimension)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
-        """Return the standard errors of `fit` from `size` vectors.
+        """Return the standard errors of the estimates of `fit` from `size` vectors.
 
-        The first is that of the direction along each tangent, in radians, and the second that of the concentration.
+        That of the direction is an angle in radians along each tangent.
         """
         return functions.standard_errors(self.concentration, size, self.dimension)
 

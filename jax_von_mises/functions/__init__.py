@@ -1,4 +1,4 @@
-"""The functions of the distributions: densities, probabilities, quantiles, moments, and maximum likelihood.
+"""The distributions as functions: densities, probabilities, quantiles, moments, and maximum likelihood.
 
-All of them are compiled, and check and broadcast their arguments. The formulas are in `jax_von_mises.numerics`.
+The functions check and broadcast their arguments, and are compiled. The formulas are in `jax_von_mises.numerics`.
 """

@@ -1,8 +1,8 @@
 r"""The bivariate von Mises distributions as functions: densities, moments, and maximum likelihood.
 
-With a = phi - `phi_loc` and b = psi - `psi_loc` the density of a pair of angles is proportional to
+With a = phi - `phi_loc` and b = psi - `psi_loc`, the density of a pair of angles is proportional to
 :math:`\exp(k_1\cos a + k_2\cos b + r\,W)`, where W is sin a sin b in the sine model and -cos(a - b) in the cosine
-model. The classes `SineBivariateVonMises` and `CosineBivariateVonMises` call these functions under the usual names.
+model. The methods of the classes `SineBivariateVonMises` and `CosineBivariateVonMises` call these functions.
 """
 
 import functools
@@ -25,11 +25,11 @@ from jax_von_mises.numerics.elementary import nan_unless
 Kind = type[models.Sine | models.Cosine]
 T = TypeVar("T")
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-# Concentrations estimated by `fit` end near these values where the likelihood has no maximum.
+# Where the likelihood has no maximum, the concentrations that `fit` estimates end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
-# Largest number of steps to maximise the likelihood, and largest number within one step of expectation maximisation.
+# Largest number of steps that maximise the likelihood, in `fit` and within one step of expectation maximisation.
 STEPS, FEW_STEPS = 60, 2
-# Smallest gain of the log-likelihood per sample for which another step is taken.
+# Smallest gain of the log likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
 
 
@@ -46,14 +46,14 @@ class Estimate(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Means of the statistics of a model: the derivatives of the logarithm of its normaliser in the parameters."""
+    """Means of the three statistics of a model."""
 
     phi_cosine: jax.Array
     """Mean of cos(phi - phi_loc)."""
     psi_cosine: jax.Array
     """Mean of cos(psi - psi_loc)."""
     interaction: jax.Array
-    """Mean of sin(phi - phi_loc) sin(psi - psi_loc), or of -cos(phi - phi_loc - psi + psi_loc)."""
+    """Mean of sin(phi - phi_loc) sin(psi - psi_loc) (sine model) or -cos(phi - phi_loc - psi + psi_loc) (cosine)."""
 
 
 def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype]:
@@ -64,7 +64,7 @@ def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype
 
 
 def by_dtype(function: Callable[..., T]) -> Callable[[Kind, tuple[Any, ...], np.dtype], T]:
-    """Compile ``function(kind, *values)`` and round its result to a dtype; arrays get the same number of axes."""
+    """Compile ``function(kind, *values)`` and round its result to a dtype; non-scalars get the same number of axes."""
 
     @functools.partial(jax.jit, static_argnums=(0, 2))
     def compiled(kind: Kind, values: tuple[Any, ...], dtype: np.dtype) -> Any:
@@ -132,7 +132,7 @@ def model_means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[
 
 
 def means(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike]) -> Moments:
-    """Return the means of the statistics."""
+    """Return the means of the three statistics of a model."""
     given, dtype = checked(caller, **parameters)
     return _means(kind, given, dtype)
 
@@ -187,7 +187,7 @@ def mean_product(sums: Sums, first: jax.Array, second: jax.Array) -> jax.Array:
 def statistic_means(
     kind: Kind, sums: Sums, alpha: jax.Array, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the means of cos a - 1, cos b - 1 and W minus its value at 0; a and b count from `alpha` and `beta`."""
+    """Return the means of cos a, cos b and W minus their values at 0, where a and b count from `alpha` and `beta`."""
     mean = functools.partial(mean_product, sums)
     one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
@@ -236,7 +236,7 @@ State = tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array, jax.Array], jax.
 def maximise(
     kind: Kind, sums: Sums, start: jax.Array, largest: jax.Array | float, steps: int = STEPS
 ) -> tuple[jax.Array, jax.Array]:
-    """Maximise the likelihood of one data set from `start` by damped Newton steps, and return parameters and maximum.
+    """Maximise the likelihood of one data set by damped Newton steps from `start`; return the parameters and maximum.
 
     A step that lowers the likelihood or makes a parameter exceed `largest` is rejected, and the damping is increased.
     """
@@ -257,7 +257,7 @@ def maximise(
         new_found = log_likelihood(kind, sums, new)
         good = (new_found[0] >= value) & (jnp.max(jnp.abs(new[2:])) <= largest)
         at, found = jax.tree.map(lambda x, y: jnp.where(good, x, y), (new, new_found), (at, found))
-        # Estimate the gain to expect from another step.
+        # Estimate the gain of another step.
         promise = jnp.abs(jnp.dot(found[1], move, precision=lax.Precision.HIGHEST))
         gain = jnp.maximum(promise, jnp.where(good, new_found[0] - value, 2 * LEAST_GAIN[dtype.name]))
         return step + 1, at, found, gain, jnp.where(good, 0.1 * damping, jnp.maximum(10 * damping, 1e-3))
@@ -268,7 +268,7 @@ def maximise(
 
 
 def starts(kind: Kind, sums: Sums) -> tuple[jax.Array, jax.Array]:
-    """Return two starting points: with independent angles, and with the precision matrix of a normal distribution."""
+    """Return two starting points, one with independent angles and one from a normal distribution's precision matrix."""
     alpha = jnp.arctan2(sums.products[1, 0], 1 - sums.products[2, 0])
     beta = jnp.arctan2(sums.products[0, 1], 1 - sums.products[0, 2])
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
@@ -373,7 +373,7 @@ def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, siz
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
     first, second, both = moments.location_information(kind, k1, k2, r)
-    # The determinant of the information about both locations.
+    # Determinant of the information about both locations.
     rest = first * second - both * both
     of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
     return Estimate(*(root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))))
@@ -414,7 +414,7 @@ def _marginal_log_density(
     return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
 
 
-# Functions of an angle and scalar parameters: the log marginal density of the first angle without its normaliser.
+# The log marginal density of the first angle without its normaliser, as functions of an angle and scalar parameters.
 MARGINALS = {kind: functools.partial(_marginal_log_density, kind) for kind in (models.Sine, models.Cosine)}
 
 
@@ -447,6 +447,6 @@ def _conditional(
 def conditional(
     kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the location and concentration of the second angle given the first."""
+    """Return the location and the concentration of the second angle, given the first one."""
     given, dtype = checked(caller, phi=phi, **parameters)
     return _conditional(kind, given, dtype)

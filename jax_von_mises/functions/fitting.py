@@ -22,7 +22,7 @@ from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 PILOT = 16
 # Number of summands in a block.
 SUM_BLOCK = 2**14
-# Above this concentration A' = 1 / (2 kappa^2) to rounding, and may underflow.
+# Above this concentration, A' is 1 / (2 kappa^2) to rounding, and may underflow.
 NORMAL = 1e9
 
 
@@ -45,19 +45,19 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     Parameters
     ----------
     samples : array
-        Angles in radians, any finite value, of any float dtype; bfloat16 and float16 are computed in float32. Convert
-        degrees with ``jnp.deg2rad``, since they cannot be detected and would give a wrong estimate.
+        Angles in radians, of any float dtype; bfloat16 and float16 are computed in float32. Convert degrees with
+        ``jnp.deg2rad``: they cannot be detected, and would give a wrong estimate.
     weights : array, optional
         Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`.
     axis : int or tuple of ints, optional
-        Axes to estimate over, by default all. The others index separate data sets.
+        Axes to estimate over; all by default. The other axes index separate data sets.
 
     Returns
     -------
     Estimate
         ``loc`` in radians in [-pi, pi) and ``concentration`` in [0, inf], of the shape of `samples` without `axis`.
         Apart from the effect of rounding the angles, the concentration has a relative error of about 1e-6 (float32) or
-        1e-14 (float64), and near 0 an absolute error of 1e-7 in float32. Equal angles give inf. Evenly spread angles
+        1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. Equal angles give inf. Evenly spread angles
         give 0 up to rounding, with an arbitrary direction. NaN without angles, without positive weights, for a negative
         weight, and for an angle that is not finite or beyond 2^24 (2^53 in float64), where floats do not determine a
         direction.
@@ -69,9 +69,9 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
 
     Notes
     -----
-    Both estimates have derivatives in `samples` and `weights`. As usual for maximum likelihood, a large concentration
-    estimated from n angles is biased upwards, by about 3 / n of its value. `standard_errors` returns the uncertainty of
-    both.
+    Both estimates have derivatives with respect to `samples` and `weights`. As usual for maximum likelihood, a large
+    concentration estimated from n angles is biased upwards, by about 3 / n of its value. `standard_errors` returns the
+    uncertainty of both estimates.
 
     Examples
     --------
@@ -129,20 +129,20 @@ def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], d
     else:
         share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
         share = nan_unless(share, share >= 0)
-        # Scale by a power of two where the sum may overflow.
+        # Scale by a power of two where the sum may overflow or underflow.
         largest = jnp.max(share, -1, keepdims=True, initial=0)
         share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
         share = share / total(share)[..., None]
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
-    # If the origin is far from most angles, the two terms of `spread` below nearly cancel. Repeat the sums about the
-    # mean direction.
+    # If the origin is far from most angles, the two terms of `spread` below nearly cancel. In that case, repeat the
+    # sums about the mean direction.
     poor = jnp.any(sine * sine > 0.9 * versine * (2 - versine))
     better = lax.stop_gradient(origin + angle_of(sine, 1 - versine))
     origin = jnp.where(poor, better, origin)
     sine, versine = lax.cond(poor, lambda: means(x, share, better), lambda: (sine, versine))
 
-    # Compute 1 - R^2 and R, each in the form that is accurate where it is small.
+    # Compute 1 - R^2 and the mean resultant length R, each in a form that is accurate where it is small.
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
@@ -159,7 +159,7 @@ def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 def total(values: jax.Array) -> jax.Array:
-    """Return the sum over the last axis in blocks; rounding errors grow with the number of blocks, not of values."""
+    """Return the sum over the last axis in blocks, so that rounding errors grow with the number of blocks only."""
     size = values.shape[-1]
     if size > SUM_BLOCK:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
@@ -176,7 +176,7 @@ def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array,
 
 
 def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
-    """Return the most central of the first few angles, unrounded, so that equal angles do not deviate from it."""
+    """Return the most central of the first few angles, unchanged, so that equal angles do not deviate from it."""
     if not x.shape[-1]:
         return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])

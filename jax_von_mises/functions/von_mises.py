@@ -1,11 +1,11 @@
 r"""The von Mises distribution as functions: densities, probabilities, quantiles, moments and information.
 
-Density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and :math:`\kappa` =
-`concentration` in [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and
+:math:`\kappa` = `concentration` in [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
 
-Arguments broadcast and may have any float dtype; bfloat16 and float16 are computed in float32 and rounded once.
-Negative or NaN concentration and non-finite `loc` give NaN. Every function is compiled, works inside `jit`, `vmap` and
-`scan`, and has first and second derivatives in all arguments (`jax.jvp`, `jax.grad`).
+Arguments broadcast and may have any float dtype; bfloat16 and float16 are computed in float32 and rounded once. A
+negative or NaN concentration, or a non-finite `loc`, gives NaN. Every function is compiled, works inside `jit`, `vmap`
+and `scan`, and has first and second derivatives with respect to all arguments (`jax.jvp`, `jax.grad`).
 """
 
 import functools
@@ -30,7 +30,7 @@ from jax_von_mises.numerics.piecewise import lower_tail_by_table
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit, explicit_sharding
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
-# Smallest number of angles for which a table of 6146 probabilities (28,674 in float64) pays off.
+# Smallest number of angles for which a table of 6,146 probabilities (28,674 in float64) pays off.
 TAIL_TABLE_MIN_SIZE = 2**17
 P = ParamSpec("P")
 Function = Callable[..., jax.Array]
@@ -39,7 +39,7 @@ Function = Callable[..., jax.Array]
 def evaluate(caller: str, function: Function, by_table: Function | None = None, /, **values: ArrayLike) -> jax.Array:
     """Check the named `values` and compute `function` of them in their common dtype.
 
-    `by_table` computes the same function of (x, loc, concentration) faster for many angles at one concentration.
+    `by_table` is the same function of (x, loc, concentration), faster for many angles at one concentration.
     """
     arrays, dtype = arguments.parameters(caller, None, **values)
     arguments.result_shape(caller, None, **arrays)
@@ -76,13 +76,13 @@ def route(function: Function, by_table: Function | None, shape: tuple[int, ...],
 
 
 def table_pays(shape: tuple[int, ...], values: list[jax.Array]) -> bool:
-    """Return whether the arguments of `cdf` are many angles at one concentration and not on an explicit mesh."""
+    """Return whether the arguments of `cdf` or `sf` are many angles at one concentration, not on an explicit mesh."""
     _, _, concentration = values
     return concentration.size == 1 and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
 
 
 def with_scalar_concentration(by_table: Function) -> Function:
-    """Return `by_table` with the angles and the location broadcast."""
+    """Return `by_table`, called with the angles and the location broadcast."""
 
     def compute(shape: tuple[int, ...], _: Any, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
         x, loc = (broadcast_sharded(each, shape, None) for each in (x, loc))
@@ -92,7 +92,7 @@ def with_scalar_concentration(by_table: Function) -> Function:
 
 
 def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Function:
-    """Return `function` with all arguments broadcast into `sharding`."""
+    """Return `function`, called with all arguments broadcast to `sharding`."""
 
     def compute(shape: tuple[int, ...], _: Any, *values: jax.Array) -> jax.Array:
         return function(*(broadcast_sharded(x, shape, sharding) for x in values))
@@ -112,13 +112,13 @@ def _log_prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Arr
 def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     r"""Return the logarithm of the density, :math:`\kappa\cos(x-\mu) - \log(2\pi I_0(\kappa))`.
 
-    The result has period 2 pi in `x`. At infinite concentration it is inf at `loc` and -inf elsewhere.
+    The result has period 2 pi in `x`. At infinite concentration, it is inf at `loc` and -inf elsewhere.
 
     Parameters
     ----------
     x : float or array
-        Angles in radians, any finite value. The result is NaN further than 2^24 (2^53 in float64) from `loc`, where
-        floats do not determine a direction.
+        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
@@ -127,9 +127,9 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or an angle or direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or an angle or direction is not finite.
 
     Raises
     ------
@@ -138,8 +138,7 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
 
     Notes
     -----
-    The error is at most 4e-7 (float32) or 1e-14 (float64) times the larger of 1 and the absolute result, at every
-    concentration. The result is a sum of two parts, the first of which is exact.
+    The error is at most 4e-7 (float32) or 1e-14 (float64) times max(1, abs(result)), at every concentration.
 
     The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
 
@@ -163,8 +162,8 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     x : float or array
-        Angles in radians, any finite value. The result is NaN further than 2^24 (2^53 in float64) from `loc`, where
-        floats do not determine a direction.
+        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
@@ -173,9 +172,9 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or an angle or direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or an angle or direction is not finite.
 
     Raises
     ------
@@ -184,22 +183,22 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    The relative error is at most 4e-6 (float32) or 1e-12 (float64), down to the smallest normal float. A smaller
-    density is 0.
+    The relative error is at most 4e-6 (float32) or 1e-12 (float64), down to the smallest normal float. Smaller
+    densities become 0.
 
-    This is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
+    The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
     """
     return evaluate("prob", _prob, x=x, loc=loc, concentration=concentration)
 
 
 def cdf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Compute `cdf` from a `lower_tail` of `tail_probability`, or from that of `piecewise` for one concentration."""
+    """Compute `cdf` from the `lower_tail` of `tail_probability`, or from that of `piecewise` for one concentration."""
     difference, turns = deviation(x, loc)
     return turns + lower_tail(difference, valid(concentration))
 
 
 def sf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Compute `sf` from a `lower_tail`, as `cdf_by` computes `cdf`."""
+    """Compute `sf` from the `lower_tail` that `cdf_by` takes."""
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
     upper = lower_tail(-difference, concentration)
@@ -223,8 +222,8 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     x : float or array
-        Angles in radians, any finite value. The result is NaN further than 2^24 (2^53 in float64) from `loc`, where
-        floats do not determine a direction.
+        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
@@ -233,9 +232,9 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or an angle or direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or an angle or direction is not finite.
 
     Raises
     ------
@@ -246,7 +245,7 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     -----
     The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error below 4e-6 (float32) or 1e-12
     (float64), down to the smallest normal float. There is no closed form; see the page *Method* of the documentation.
-    For 2^17 or more angles at one concentration the program computes a table and interpolates it, within the same
+    For 2^17 or more angles at one concentration, the program computes a table and interpolates it, within the same
     bounds.
 
     Examples
@@ -265,8 +264,8 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     x : float or array
-        Angles in radians, any finite value. The result is NaN further than 2^24 (2^53 in float64) from `loc`, where
-        floats do not determine a direction.
+        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
@@ -275,9 +274,9 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or an angle or direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or an angle or direction is not finite.
 
     Raises
     ------
@@ -304,8 +303,8 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     Parameters
     ----------
     x : float or array
-        Angles in radians, any finite value. The result is NaN further than 2^24 (2^53 in float64) from `loc`, where
-        floats do not determine a direction.
+        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
@@ -314,9 +313,9 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or an angle or direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or an angle or direction is not finite.
 
     Raises
     ------
@@ -325,7 +324,7 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
 
     Notes
     -----
-    The error is at most 4e-6 (float32) or 1e-12 (float64) times the larger of 1 and the absolute result.
+    The error is at most 4e-6 (float32) or 1e-12 (float64) times max(1, abs(result)).
     """
     return evaluate("log_cdf", _log_cdf, x=x, loc=loc, concentration=concentration)
 
@@ -345,8 +344,8 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     x : float or array
-        Angles in radians, any finite value. The result is NaN further than 2^24 (2^53 in float64) from `loc`, where
-        floats do not determine a direction.
+        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
@@ -355,9 +354,9 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or an angle or direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or an angle or direction is not finite.
 
     Raises
     ------
@@ -386,9 +385,9 @@ def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not in [0, 1], the
-        concentration is negative or NaN, or `loc` is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not
+        in [0, 1], the concentration is negative or NaN, or `loc` is not finite.
 
     Raises
     ------
@@ -398,10 +397,10 @@ def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Notes
     -----
     The angle's tail probability has a relative error below 2e-6 (float32) or 1e-12 (float64), or the angle is within
-    4 ulp, down to tails of 2^-33 (float32) or 2^-65 (float64). For smaller tails the relative error is below 4e-6 or
-    1e-12, or the angle is within 4 ulp of pi. The angle increases with `q` up to rounding: of two probabilities that
-    are nearly equal, the smaller one may have an angle that is larger by at most 8 ulp. `sample_von_mises` draws angles
-    by the same method; see the page *Method* of the documentation.
+    4 ulp, down to tails of 2^-33 (float32) or 2^-65 (float64). For smaller tails, the relative error is below 4e-6 or
+    1e-12, or the angle is within 4 ulp of pi. The angle increases with `q` up to rounding: if two probabilities are
+    nearly equal, the angle of the smaller one may be larger by at most 8 ulp. `sample_von_mises` draws angles by the
+    same method; see the page *Method* of the documentation.
 
     Examples
     --------
@@ -432,9 +431,9 @@ def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not in [0, 1], the
-        concentration is negative or NaN, or `loc` is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not
+        in [0, 1], the concentration is negative or NaN, or `loc` is not finite.
 
     Raises
     ------
@@ -462,9 +461,9 @@ def entropy(concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN.
 
     Raises
     ------
@@ -473,8 +472,9 @@ def entropy(concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    :math:`A = I_1/I_0` is the mean of the cosine. The distribution has the largest entropy of all distributions on the
-    circle with its mean cosine and sine (Mardia and Jupp, *Directional Statistics*, 2000, section 3.5.4).
+    :math:`A = I_1/I_0` is the mean of the cosine. Among all distributions on the circle with the same mean cosine and
+    sine, the von Mises distribution has the largest entropy (Mardia and Jupp, *Directional Statistics*, 2000, section
+    3.5.4).
     """
     return evaluate("entropy", _entropy, concentration=concentration)
 
@@ -499,9 +499,9 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or `loc` is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or `loc` is not finite.
 
     Raises
     ------
@@ -524,9 +524,9 @@ def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN, or `loc` is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN, or `loc` is not finite.
 
     Raises
     ------
@@ -556,9 +556,9 @@ def variance(concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN.
 
     Raises
     ------
@@ -567,8 +567,8 @@ def variance(concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    :math:`A = I_1/I_0` is the length of the mean of the unit vectors (Mardia and Jupp, *Directional Statistics*, 2000,
-    sections 2.3.1 and 3.5.4).
+    :math:`A = I_1/I_0` is the mean resultant length, that of the mean of (cos x, sin x) (Mardia and Jupp, *Directional
+    Statistics*, 2000, sections 2.3.1 and 3.5.4).
     """
     return evaluate("variance", _variance, concentration=concentration)
 
@@ -588,9 +588,9 @@ def stddev(concentration: ArrayLike) -> jax.Array:
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the concentration is negative
-        or NaN.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
+        concentration is negative or NaN.
 
     Raises
     ------
@@ -599,9 +599,8 @@ def stddev(concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    The circular standard deviation is that of the normal distribution that, wrapped around the circle, has the same
-    mean resultant length (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1). The result has full relative
-    accuracy.
+    A normal distribution with this standard deviation, wrapped around the circle, has the same mean resultant length
+    (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1). The result has full relative accuracy.
     """
     return evaluate("stddev", _stddev, concentration=concentration)
 
@@ -624,9 +623,9 @@ def _spread_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ..
     return value, jnp.where(k == 0, -jnp.inf, jnp.where(value == 0, 0, slope)) * tangents[0]
 
 
-# Largest ratio of two close concentrations, for which the divergence is computed as the integral form of Taylor's
-# remainder. The Gauss-Legendre nodes on [0, 1], with weights that include the factor of the remainder, integrate A' to
-# rounding.
+# Two concentrations are close if their ratio, after adding 1 to both, is below this bound. Their divergence is computed
+# as the integral form of Taylor's remainder. Gauss-Legendre nodes on [0, 1], with weights that include the remainder's
+# factor, integrate A' to rounding.
 KL_REACH = {"float32": 4.0, "float64": 2.0}
 KL_NODES, _WEIGHTS = np.array(gauss_legendre(10))
 KL_WEIGHTS = _WEIGHTS * (1 - KL_NODES)
@@ -654,9 +653,9 @@ def kl_divergence(
     Returns
     -------
     jax.Array
-        Array of the arguments' broadcast shape and float dtype; JAX's default float dtype for Python numbers and
-        integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where a concentration is negative
-        or NaN, or a direction is not finite.
+        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
+        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where a
+        concentration is negative or NaN, or a direction is not finite.
 
     Raises
     ------
@@ -684,13 +683,13 @@ def _kl_divergence(
     p, q = valid(concentration), valid(other_concentration)
     rest = bessel.one_minus_ratio(p)
     difference = q - p
-    # For close concentrations, integrate Taylor's remainder, as a sum of positive terms.
+    # For close concentrations, compute Taylor's remainder as a sum of positive terms.
     reach = KL_REACH[np.dtype(p.dtype).name]
     close = (q < reach * p + (reach - 1)) & (p < reach * q + (reach - 1))
     step = jnp.where(close, difference, 0)
     nodes = jnp.asarray(KL_NODES, p.dtype).reshape((1,) * p.ndim + (-1,))
     between = p[..., None] + step[..., None] * nodes
-    # Use units of the concentration, since its inverse square may underflow.
+    # Divide by the concentration before squaring, since its inverse square may underflow.
     share = step[..., None] / jnp.maximum(between, 1)
     slopes = bessel.scaled_slope(between) * jnp.asarray(KL_WEIGHTS, p.dtype).reshape(nodes.shape)
     near = jnp.sum(share * share * slopes, -1)

@@ -2,7 +2,7 @@ r"""The von Mises-Fisher distribution as functions: densities, moments, informat
 
 The density on the unit sphere in d dimensions is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`, with :math:`\mu` =
 `mean_direction` along a last axis of length d and :math:`\kappa` = `concentration` in [0, inf]. Batches broadcast
-without that axis. The class `VonMisesFisher` calls these functions under the usual names.
+without that axis. The methods of the class `VonMisesFisher` call these functions.
 """
 
 import functools
@@ -22,7 +22,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 
-# Above this value the standard error of the concentration is proportional to the concentration, to rounding.
+# Above this concentration, the standard error is proportional to the concentration, up to rounding.
 LARGE = 1e15
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Estimate(NamedTuple):
 def checked(
     caller: str, of_vectors: Mapping[str, ArrayLike], of_numbers: Mapping[str, ArrayLike]
 ) -> tuple[dict[str, Any], int, np.dtype]:
-    """Check vectors and numbers; return arrays by name, the dimension of all vectors, and the dtype of the result."""
+    """Check vectors and numbers; return them as arrays by name, the vectors' dimension, and the dtype of the result."""
     arrays, dtype = arguments.parameters(caller, None, **of_vectors, **of_numbers)
     first, *others = sorted(of_vectors, key=lambda name: name != "mean_direction")
     dimension = arguments.dimension(caller, first, arrays[first])
@@ -62,7 +62,7 @@ def by_dtype(function: Callable[..., T]) -> Callable[[tuple[Any, ...], int, np.d
 
 
 def spread(*arrays: jax.Array) -> list[jax.Array]:
-    """Broadcast the `arrays` explicitly: JAX may be configured not to promote their ranks."""
+    """Broadcast the `arrays` explicitly, since JAX may be configured to refuse rank promotion."""
     shape = lax.broadcast_shapes(*(x.shape for x in arrays))
     return [jnp.broadcast_to(x, shape) for x in arrays]
 
@@ -85,23 +85,20 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     Parameters
     ----------
     x : array
-        Unit vectors along the last axis. Vectors of another length count as their direction, with a larger rounding
-        error.
+        Unit vectors along the last axis. Of other vectors, only the direction is used, with a larger rounding error.
     mean_direction : array
-        Vectors along the last axis, of any length but 0.
+        Vectors along the last axis, of any length except 0.
     concentration : float or array
         In [0, inf]; broadcasts with the other arguments without their last axis.
 
     Returns
     -------
     jax.Array
-        Array of the batch's shape. NaN for a negative or NaN concentration, and for a zero or non-finite direction.
+        Array of the batch shape. NaN for a negative or NaN concentration, and for a zero or non-finite direction.
 
     Notes
     -----
-    The error is at most 1e-6 (float32) or 1e-12 (float64) times the larger of 1 and the absolute result, at every
-    concentration. The exponent comes from the difference of the two vectors, which keeps its digits where they are
-    close.
+    The error is at most 1e-6 (float32) or 1e-12 (float64) times max(1, abs(result)), at every concentration.
     """
     given, dimension, dtype = checked(
         "VonMisesFisher.log_prob", {"value": x, "mean_direction": mean_direction}, {"concentration": concentration}
@@ -179,7 +176,7 @@ def _kl_divergence(
     p, q, versine = spread(p, q, versine)
     infinite = (p == jnp.inf) | (q == jnp.inf)
     first, second = (jnp.where(infinite, 1, x) for x in (p, q))
-    # For close concentrations, integrate Taylor's remainder, as a sum of positive terms.
+    # For close concentrations, compute Taylor's remainder as a sum of positive terms.
     reach = KL_REACH[p.dtype.name]
     near = dimension * (reach - 1)
     close = (second < reach * first + near) & (first < reach * second + near)
@@ -223,7 +220,7 @@ def cosine_cdf(value: ArrayLike, concentration: ArrayLike, dimension: int) -> ja
     Parameters
     ----------
     value : float or array
-        In [-1, 1]; the probability is 0 for smaller values, and 1 for larger ones.
+        In [-1, 1]; the probability is 0 for smaller values and 1 for larger ones.
     concentration : float or array
         In [0, inf]; broadcasts with `value`.
     dimension : int
@@ -232,8 +229,8 @@ def cosine_cdf(value: ArrayLike, concentration: ArrayLike, dimension: int) -> ja
     Returns
     -------
     jax.Array
-        The lower tail has a relative error of 4e-6 (float32) or 1e-12 (float64), or an error that corresponds to 6 ulp
-        of 1 -+ `value`.
+        The probability has a relative error of at most 4e-6 (float32) or 1e-12 (float64), or its error corresponds to
+        6 ulp of 1 - `value` or 1 + `value`.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_cdf", None, value=value, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_cdf", None, **given)
@@ -247,9 +244,10 @@ def _cosine_icdf(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
 
 
 def cosine_icdf(q: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.Array:
-    """Return the cosine of the angle to the mean direction with the probability `q` below it; NaN outside [0, 1].
+    """Return the value below which the cosine of the angle to the mean direction lies with probability `q`.
 
-    Its tail probability is as accurate as that of a draw. In float64, tails below 2^-200 are computed as 2^-200.
+    The result is NaN for `q` outside [0, 1]. Its tail probability is as accurate as that of a draw. In three or more
+    dimensions in float64, tails between 0 and 2^-200 are treated as 2^-200.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_icdf", None, q=q, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_icdf", None, **given)
@@ -259,25 +257,25 @@ def cosine_icdf(q: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.A
 def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
     r"""Return the maximum likelihood estimate of the mean direction and the concentration.
 
-    The estimates are the direction of the mean vector, and the concentration whose mean resultant length is the length
-    of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
+    The estimates are the direction of the mean vector, and the concentration at which the mean resultant length equals
+    the length of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
 
     Parameters
     ----------
     samples : array
         Unit vectors along the last axis.
     weights : array, optional
-        Weight of each vector, 0 or more; broadcasts to `samples` without the last axis.
+        Weight of each vector, 0 or more; broadcasts to the shape of `samples` without its last axis.
     axis : int or tuple of ints, optional
-        Axes of `samples`, not counting the last one, to estimate over; by default all. The others index separate data
-        sets.
+        Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index separate
+        data sets.
 
     Returns
     -------
     Estimate
         The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). Equal vectors give inf. NaN
         without vectors, without positive weights, for a negative weight, and for a vector that is not finite. Both
-        estimates have derivatives in `samples` and `weights`.
+        estimates have derivatives with respect to `samples` and `weights`.
     """
     caller = "VonMisesFisher.fit"
     given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
@@ -315,7 +313,7 @@ def _fit(
     mean_vector = total(share * x)
     length = jnp.sqrt(jnp.sum(jnp.square(mean_vector), 0))
     direction = mean_vector / length[None]
-    # Compute 1 minus the length, as a mean of squares where it is small.
+    # Compute 1 - `length`, as a mean of squares where it is small.
     origin = lax.stop_gradient(direction)
     across = total(share[0] * jnp.sum(jnp.square(x - origin[..., None]), 0))
     # Correct for vectors that rounding has made longer or shorter than 1.
@@ -331,7 +329,6 @@ def _fit(
 def _standard_errors(kappa: jax.Array, size: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
     kappa, size = spread(valid(kappa), nan_unless(jnp.abs(size), size >= 0))
     root = lax.rsqrt(size)
-    # Above `LARGE` the deviation is proportional to the concentration.
     finite = jnp.minimum(kappa, LARGE)
     deviation = lax.rsqrt(moments.cosine_variance(finite, dimension)) * jnp.maximum(kappa / LARGE, 1)
     return root * lax.rsqrt(kappa * moments.mean_cosine(kappa, dimension)), root * deviation
@@ -340,9 +337,9 @@ def _standard_errors(kappa: jax.Array, size: jax.Array, dimension: int) -> tuple
 def standard_errors(concentration: ArrayLike, size: ArrayLike, dimension: int) -> Estimate:
     r"""Return the standard errors of the estimates of `fit` for `size` vectors, from the Fisher information.
 
-    The standard error of the direction is an angle in radians along each of its d - 1 tangents,
-    :math:`1/\sqrt{n \kappa A(\kappa)}`. That of the concentration is :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp,
-    2000, section 10.3.1).
+    The standard error of the direction, :math:`1/\sqrt{n \kappa A(\kappa)}`, is an angle in radians along each of the
+    d - 1 tangents. That of the concentration is :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp, *Directional
+    Statistics*, 2000, section 10.3.1).
     """
     caller = "VonMisesFisher.standard_errors"
     given, dtype = arguments.parameters(caller, None, concentration=concentration, size=size)

@@ -1,6 +1,6 @@
-"""Elementwise, differentiable functions of arrays, each with a stated error.
+"""Differentiable formulas of the distributions, for float32 and float64 arrays; no function takes a random key.
 
-Arguments and results are arrays of one float dtype; no function takes a random key. `tail_integral` computes the
-integral from which the other functions follow, `quantile` inverts it, `coefficients` holds the fitted constants, and
-`xla` the workarounds for compilers. Only `xla` and `sharding` depend on shapes and devices.
+`tail_integral` computes the integral from which the functions of the von Mises distribution follow, and `quantile`
+inverts it. `coefficients` holds the fitted constants, and `xla` the workarounds for compiler defects. The folders
+`circular`, `sphere` and `bivariate` contain the formulas of the other distributions.
 """

@@ -1,10 +1,11 @@
-"""Bessel functions of the von Mises distribution without cancellation: the normaliser, A = I1 / I0 and its inverse.
+"""Compute the normaliser of the von Mises distribution, A = I1 / I0 and its inverse without cancellation.
 
-With kappa the concentration, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises the density, A is the mean of cos x, and
-``C = 1 - A`` that of 1 - cos x. C is computed directly, since in float32 the difference 1 - A has no correct digit from
-kappa = 1e7 on. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
+At the concentration kappa, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises the density, A is the mean of cos x, and
+``C = 1 - A`` is the mean of 1 - cos x. C is computed directly, since the float32 difference 1 - A has no correct digit
+above kappa = 1e7. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
 
-float32 uses polynomials fitted by `tools/make_tables.py`, and float64 uses a quadrature rule.
+In float32, N, A and C come from polynomials fitted by `tools/make_tables.py`. In float64, they come from
+`jax.scipy.special` and a quadrature rule. A' comes from that rule in both precisions.
 """
 
 import jax
@@ -17,21 +18,21 @@ from jax.typing import ArrayLike
 from jax_von_mises.numerics import coefficients
 from jax_von_mises.numerics.elementary import polynomial
 
-# The fits of `coefficients` are polynomials in kappa below this concentration, and in 1 / kappa above.
+# The fits of `coefficients` are polynomials in kappa below this concentration, and in 1 / kappa above it.
 SWITCH = 5.0
-# log I0 and A vanish with kappa. Below these concentrations float64 uses expressions that keep their relative accuracy.
+# log I0 and A are 0 at kappa = 0. Below these concentrations, float64 uses expressions that keep relative accuracy.
 LOG_SWITCH64 = 8.0
 RATIO_SWITCH64 = 1.0
-# Coefficients of (I0 - 1) / z in z = kappa^2 / 4, with an error of 1e-18 up to `LOG_SWITCH64`.
+# Power series of (I0 - 1) / z in z = kappa^2 / 4, with an error of 1e-18 up to `LOG_SWITCH64`.
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
-# Above this concentration C is 1 / (2 kappa) to rounding.
+# Above this concentration, C is 1 / (2 kappa) to rounding.
 LARGEST_KAPPA = 1e30
 
 
 def norm(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Return n and s with N(kappa) = n e^-s; `inverse` is 1 / kappa.
 
-    The relative error is 2e-7 (float32) or 1e-15 (float64). The caller folds e^-s into another exponential.
+    The relative error is 2e-7 (float32) or 1e-15 (float64). Callers merge e^-s into another exponential.
     """
     if kappa.dtype == jnp.float64:
         return 2 * np.pi * special.i0e(kappa), jnp.zeros_like(kappa)
@@ -43,7 +44,7 @@ def norm(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 
 def fit_variables(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return whether `kappa` is below `SWITCH`, and kappa^2 / 4 and 1 / kappa, clipped to the ranges of their fits."""
+    """Return whether `kappa` is below `SWITCH`, then kappa^2 / 4 and 1 / kappa clipped to the ranges of their fits."""
     k = jnp.minimum(kappa, SWITCH)
     return kappa < SWITCH, k * k / 4, jnp.minimum(inverse, 1 / SWITCH)
 
@@ -68,13 +69,13 @@ def rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return `rise_moments` in units of 1 / max(kappa, 1), so that squares do not underflow, and the unit.
+    """Return the mean and variance of 1 - cos x in units of 1 / max(kappa, 1), without underflow, and that unit.
 
-    Each element takes 32 exponentials; float32 samplers therefore do not use this function.
+    Each element takes 32 exponentials, so the float32 samplers do not use this function.
     """
     k = jnp.minimum(kappa, LARGEST_KAPPA)[..., None]
-    # Use half angles up to where the density has fallen by a factor of e^-depth, as in `tail_integral`. The result does
-    # not depend on this end, which therefore needs no derivative.
+    # Integrate over the half angle, as in `tail_integral`, up to where the density is e^-depth of its maximum. The
+    # result does not depend on this end, which therefore needs no derivative.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (
         np.reshape(np.array(a, kappa.dtype), last) for a in (coefficients.MOMENT_NODES, coefficients.MOMENT_WEIGHTS)
@@ -87,8 +88,8 @@ def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
     rise = scale * rise
     mean = jnp.sum(weight * rise, -1, keepdims=True) / total
     variance = jnp.sum(weight * jnp.square(rise - mean), -1, keepdims=True) / total
-    # Do not divide by the inverse of the second factor, since XLA would turn that into a product with the square of
-    # `LARGEST_KAPPA`.
+    # Do not divide by the inverse of the second factor: XLA would turn that into a product with the square of
+    # `LARGEST_KAPPA`, which overflows in float32.
     unit = (1 / scale[..., 0]) * (LARGEST_KAPPA / jnp.maximum(kappa, LARGEST_KAPPA))
     return mean[..., 0], variance[..., 0], unit
 
@@ -159,7 +160,7 @@ def slope(kappa: jax.Array) -> jax.Array:
 
 
 def rough_slope(kappa: jax.Array) -> jax.Array:
-    """Return `slope` to 1e-4 in float32, without its 32 exponentials; this accuracy is enough for Newton's method."""
+    """Return `slope` to 1e-4 in float32, without its 32 exponentials; Newton's method needs no more accuracy."""
     if kappa.dtype == jnp.float64:
         return slope(kappa)
     a = ratio(kappa)
@@ -174,18 +175,19 @@ def rough_slope(kappa: jax.Array) -> jax.Array:
 def inverse_ratio(resultant: jax.Array, rest: jax.Array) -> jax.Array:
     """Return the concentration in [0, inf] with A(kappa) = `resultant`; `rest` is 1 - `resultant`.
 
-    Two arguments are needed to keep all digits near 0 and near 1. The relative error is 6e-7 (float32) or 4e-15
+    Both arguments are needed to keep all digits near 0 and near 1. The relative error is 6e-7 (float32) or 4e-15
     (float64).
     """
     r, c = resultant, rest
-    # Banerjee et al., J. Mach. Learn. Res. 6, 2005, equation 4.4 for the circle: within 4 %, and exact at both ends.
+    # Start from equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005, for the circle. It is within 4 %, and
+    # exact at both ends.
     kappa = r * (1 + c * (1 + r)) / jnp.maximum(c * (1 + r), np.finfo(c.dtype).tiny)
     start = kappa
     for _ in range(4 if c.dtype == jnp.float64 else 3):
         # Use Newton's method for A or for 1 - A, whichever keeps its digits.
         error = jnp.where(r < 0.5, ratio(kappa) - r, c - one_minus_ratio(kappa))
         kappa = kappa - error / rough_slope(kappa)
-    # Where `rest` is below eps^1.5, the starting value is exact to rounding and the slope may underflow.
+    # Where `rest` is below eps^1.5, the starting value is exact to rounding, but the slope may underflow.
     kappa = jnp.where(c < np.finfo(c.dtype).eps ** 1.5, start, kappa)
     return jnp.where(c <= 0, jnp.inf, jnp.maximum(kappa, 0))
 
@@ -193,6 +195,6 @@ def inverse_ratio(resultant: jax.Array, rest: jax.Array) -> jax.Array:
 @inverse_ratio.defjvp
 def _inverse_ratio_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     kappa = inverse_ratio(*primals)
-    # At large concentrations only the tangent of `rest` keeps its digits.
+    # At large concentrations, only the tangent of `rest` keeps its digits.
     movement = jnp.where(primals[0] < 0.5, tangents[0], -tangents[1])
     return kappa, movement / slope(kappa)

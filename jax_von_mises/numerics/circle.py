@@ -14,9 +14,9 @@ LARGEST_ANGLE = {
     np.dtype(np.float64): float(np.pi),
 }
 TWO_PI = 2 * np.pi
-# 2 pi as a sum of three numbers, of which the first two have few digits. Their products with the number of turns are
-# exact up to 2^12 turns (float32) or 2^27 (float64). For more turns, their rounding errors stay below the spacing of
-# `loc`.
+# 2 pi as a sum of three numbers. The first two have so few digits that their products with the number of turns are
+# exact up to 2^12 turns (float32) or 2^27 (float64). For more turns, the rounding errors stay below the spacing of
+# floats near `loc`.
 TURN_PARTS = {
     "float32": (6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875),
     "float64": (6.283185243606567, 6.357301884918343e-08, 2.4492935982947064e-16),
@@ -30,7 +30,7 @@ def largest_angle(dtype: DTypeLike) -> float:
 
 
 def reduce_turns(loc: jax.Array) -> jax.Array:
-    """Return `loc` minus full turns, in [-pi, pi] up to rounding, and unchanged if it already lies there.
+    """Return `loc` minus full turns, in [-pi, pi] up to rounding; angles already in that interval are unchanged.
 
     The result is NaN where `loc` is not finite, or so large that neighbouring floats are more than a radian apart.
     """
@@ -46,8 +46,8 @@ def reduce_turns(loc: jax.Array) -> jax.Array:
 def wrap(x: jax.Array, loc: jax.Array) -> jax.Array:
     """Return x + loc wrapped to [-pi, pi), for `x` and `loc` in [-pi, pi].
 
-    A sum that lies in the interval keeps all its digits. The derivative in either argument is 1, even where the sum is
-    clipped.
+    A sum that is already in the interval is only rounded once. The derivatives with respect to both arguments are 1,
+    even where the sum is clipped.
     """
     total = x + loc
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
@@ -61,7 +61,7 @@ def _wrap_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -
 
 
 def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return x - loc minus full turns, in [-pi, pi] up to rounding, and the number of turns."""
+    """Return x - loc minus full turns, in [-pi, pi] up to rounding, and the number of turns removed."""
     difference, missing = x - loc, rounded_off(x, loc)
     turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
     return less_turns(difference, missing), turns
@@ -69,11 +69,11 @@ def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
-    """Return the exact rounding error of x - loc [1]_, which matters at large concentrations.
+    """Return the exact difference x - loc minus the rounded one [1]_; it matters at large concentrations.
 
     .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
     """
-    # Keep this order, since XLA would cancel a constant `loc` that is subtracted and added again.
+    # Keep this order of operations, since XLA would cancel a constant `loc` that is subtracted and then added again.
     difference = x - loc
     part = difference - x
     return (x - (difference - part)) + (-loc - part)
@@ -87,7 +87,7 @@ def _rounded_off_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
 
 @jax.custom_jvp
 def less_turns(x: jax.Array, missing: ArrayLike) -> jax.Array:
-    """Return x + `missing` minus the full turns of x; the derivative in x is 1."""
+    """Return `x` minus its full turns, plus `missing`; only `x` has a derivative, which is 1."""
     return reduce_turns(x) + missing
 
 

@@ -4,8 +4,8 @@ For an angle x measured from `loc`, the concentration :math:`\kappa` and :math:`
 
 .. math:: p(x) = e^{-q(x)} / N, \qquad q(x) = 2\kappa\sin^2(x/2).
 
-Computed as one float32 product, q has an error of 1e-6 near 20 and of 8 near 1e8. It is therefore computed as a sum of
-two numbers.
+A single float32 product would give q with an error of 1e-6 near 20 and of 8 near 1e8, so q is computed as a sum of two
+numbers.
 """
 
 from typing import NamedTuple, Self
@@ -46,7 +46,7 @@ class HalfAngle(NamedTuple):
     to_pole: jax.Array  # pi / 2 - x / 2
     square: jax.Array  # sin(x / 2)^2
     rest: jax.Array  # cos(x / 2)^2
-    parts: tuple[jax.Array, jax.Array, jax.Array]  # `square` as a sum of three, largest first, with twice the digits
+    parts: tuple[jax.Array, jax.Array, jax.Array]  # three summands of `square`, largest first, with twice the digits
     sin: jax.Array  # sin x
     cos: jax.Array  # cos x
 
@@ -54,7 +54,7 @@ class HalfAngle(NamedTuple):
     def of(cls, x: jax.Array, exact: bool = True) -> Self:
         """Return the functions of `x`, computed from pi - x beyond a right angle so that nothing cancels near pi.
 
-        The error of `parts` is 5e-9. Without `exact` it is 2e-8, which is enough for the tails that samples reach.
+        The error of `parts` is 5e-9. Without `exact`, it is 2e-8, which is enough for the tails that samples reach.
         """
         angle = 0.5 * x
         away, missing = xla.round_here(HALF_PI - angle, 2), half_pi_rest(x.dtype)
@@ -65,7 +65,7 @@ class HalfAngle(NamedTuple):
         sin = 2 * (psi * sine_over(square)) * cosine(square)
         first, rest = sine_square(jnp.where(upper, away, angle) if exact else psi, exact)
         if exact:
-            # `away` is exact, but `away` + `missing` is rounded, so `missing` is added to the small part.
+            # `away` is exact, but `to_pole` is rounded, so the effect of `missing` is added to the small part.
             rest = rest + jnp.where(upper, missing * sin, 0)
         sine2 = first + rest
         parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
@@ -81,7 +81,7 @@ class HalfAngle(NamedTuple):
 
 
 def half_pi_rest(dtype: DTypeLike) -> float:
-    """Return pi/2 minus the nearest float.
+    """Return pi/2 minus the float nearest to it.
 
     Without this correction, the tail integral has an error of 1e-4 near pi.
     """
@@ -97,22 +97,22 @@ def density_root(half: HalfAngle, kappa: jax.Array, inverse: jax.Array) -> tuple
     return jnp.where(exponent > LARGEST_EXPONENT[np.dtype(kappa.dtype).name], 0, root), n
 
 
-# Largest x for which e^x is finite. The square of e^-x is already 0 there.
+# Up to this x, e^x is finite. Beyond it, the square of e^-x is 0.
 LARGEST_EXPONENT = {"float32": 88.0, "float64": 708.0}
 
 
 def rescaled(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return an angle in [0, pi] and a concentration with the same q, and the factor of the angle.
+    """Return an angle in [0, pi] and a concentration with the same q, and the factor by which the angle was multiplied.
 
-    The angle and the concentration are scaled if x^2 may underflow. The factors are powers of two, so q keeps all its
-    digits. Where they are not 1, the distribution is normal up to rounding.
+    Angles are scaled only where x^2 may underflow; there the distribution is normal up to rounding. The factors are
+    powers of two, so q keeps all its digits.
     """
     factor, k = scaling(jnp.clip(kappa, KAPPA_MIN, float(np.finfo(kappa.dtype).max)))
     return jnp.minimum(x * factor, np.pi), k, factor
 
 
 def scaling(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return a power of two by which to multiply small angles, and `kappa` divided by the square of that power."""
+    """Return the power of two by which to multiply small angles, and `kappa` divided by the square of that factor."""
     name = np.dtype(kappa.dtype).name
     huge = kappa > HUGE[name]
     return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
@@ -124,13 +124,13 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 @jax.custom_jvp
 def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return the density p at angles in [-pi, pi]; densities below the smallest normal float become 0.
+    """Return the density p at angles in [-pi, pi]; a density below the smallest normal float becomes 0.
 
     The relative error is 4e-6 (float32) or 1e-12 (float64).
     """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = density_root(HalfAngle.of(moved), k, 1 / k)
-    # The product with 0 is NaN where the angle is NaN.
+    # Multiplying the angle by 0 keeps NaN.
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
 
 
@@ -153,7 +153,7 @@ def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log p at angles in [-pi, pi]; the error is 4e-7 (float32) or 1e-14 (float64) times max(1, |log p|).
 
-    One formula serves all angles, because the cancellation near pi is too small to affect the logarithm.
+    One formula serves all angles, because cancellation near pi is too small to affect the logarithm.
     """
     factor, k = scaling(kappa)
     if x.dtype == jnp.float64:
@@ -174,10 +174,10 @@ def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
 
 
 def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return float32 log N(kappa) as a sum of two numbers, of which the first is exact."""
+    """Return float32 log N(kappa) as a sum of two numbers, the first of which is exact."""
     small, z, r = bessel.fit_variables(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
     exact, rest = log_parts(jnp.clip(kappa, bessel.SWITCH, np.finfo(kappa.dtype).max))
-    # The product with 1/2 is exact; the logarithm of the fit is below 1 and has an error of 1e-7.
+    # Products with 1/2 are exact. The logarithm of the fit is below 1 and has an error of 1e-7.
     far = -0.5 * rest + jnp.log(polynomial(coefficients.NORM_LARGE, r))
     near = jnp.log(2 * np.pi * jnp.exp(-jnp.minimum(kappa, bessel.SWITCH)) * polynomial(coefficients.I0_SMALL, z))
     return jnp.where(small, 0, -0.5 * exact), jnp.where(small, near, far)
@@ -194,7 +194,7 @@ def log_norm(kappa: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def log_norm_ratio(kappa: jax.Array, other: jax.Array) -> jax.Array:
-    """Return log(N(kappa) / N(other)), without the rounding errors of two large logarithms."""
+    """Return log(N(kappa) / N(other)), in float32 without the rounding errors of two large logarithms."""
     if kappa.dtype == jnp.float64:
         return log_norm(kappa) - log_norm(other)
     (exact, rest), (other_exact, other_rest) = log_norm_parts(kappa), log_norm_parts(other)

@@ -1,8 +1,8 @@
-"""Elementary functions in forms that XLA keeps in one vector loop.
+"""Elementary functions in forms that XLA compiles to one vector loop.
 
 XLA's ``exp2``, ``log2``, ``sin`` and ``cos`` are accurate for all arguments. The functions here cover only the ranges
-that the quantile needs, cost half as much on a CPU, and never split a fusion. For float64 they use XLA's exponential
-and logarithm.
+that the quantile needs, cost half as much on a CPU, and never split a fusion. In float64, `exp2` and `log2` call XLA's
+functions.
 """
 
 from collections.abc import Sequence
@@ -18,28 +18,29 @@ from jax_von_mises.numerics import coefficients, xla
 LOG2_E = float(np.log2(np.e))
 LN_2 = float(np.log(2))
 
-# Taylor series with an error of 1e-17 on [0, pi/2].
+# Taylor coefficients, for an error of 1e-17 on [0, pi/2].
 SINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 2))) for j in range(12))
 COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13))
 
 MANTISSA_BITS = 23
 WHOLE_SHIFT = 1.5 * 2**MANTISSA_BITS
 HEAD_MASK = np.uint32(0xFFFFF000)
-# ln 2 as a sum of two numbers; the product of the first with any exponent is exact.
+# ln 2 as a sum of two numbers. The product of the first one and any exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
-# Newton's method for 1 / x and 1 / sqrt(x) starts from these constants minus the bits of x, or minus half of them.
+# Newton's method for 1 / x starts from the first constant minus the bits of x. That for 1 / sqrt(x) starts from the
+# second constant minus these bits shifted right by one.
 RECIPROCAL_BITS = np.int32(0x7EF311C7)
 ROOT_BITS = np.int32(0x5F3759DF)
-# `log2` splits x = 2^e (1 + m) with m in [-1/3, 1/3]; this is the bit pattern of 2/3.
+# Bit pattern of 2/3: `log2` writes x as 2^e (1 + m) with m in [-1/3, 1/3].
 TWO_THIRDS_BITS = np.int32(0x3F2AAAAB)
 
 
 def polynomial(terms: Sequence[float | jax.Array], x: jax.Array) -> jax.Array:
     """Return the sum of terms[j] x^j by Estrin's scheme.
 
-    The chain of dependent operations bounds the samplers' speed on a CPU. At degree 7, Estrin's tree has as many
-    multiply-adds as Horner's scheme, but a depth of 3 instead of 7.
+    Chains of dependent operations limit the speed of the samplers on a CPU. At degree 7, Estrin's scheme has as many
+    multiply-adds as Horner's, but a depth of 3 instead of 7.
     """
     # `lax` operations take half as long to trace as those of `jnp`, and programs contain hundreds of these.
     sums: list[Any] = [x.dtype.type(c) if isinstance(c, float) else c for c in terms]
@@ -62,7 +63,10 @@ def polynomial2(table: Sequence[Sequence[float]], x: jax.Array, y: jax.Array) ->
 
 
 def nan_unless(x: jax.Array, good: jax.Array) -> jax.Array:
-    """Return `x` where `good`, else NaN with a NaN derivative, which a selection would make 0 in reverse mode."""
+    """Return `x` where `good` is true, and NaN elsewhere.
+
+    The derivative is then NaN as well; a selection between `x` and NaN would make it 0 in reverse mode.
+    """
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 
 
@@ -77,21 +81,24 @@ def cosine(square: jax.Array) -> jax.Array:
 
 
 def nearest_whole(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the nearest integer to float32 `x`, |x| < 2^22, as a float and as the lower bits of an int32."""
+    """Return the integer nearest to float32 `x`, |x| < 2^22, as a float and as the lower bits of an int32."""
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), whole_bits(x)
 
 
 def whole_bits(x: jax.Array) -> jax.Array:
-    """Return an int32 whose lower bits are the nearest integer to float32 `x`, |x| < 2^22; undefined for other `x`.
+    """Return an int32 with the integer nearest to float32 `x` in its lower bits, for |x| < 2^22 (else arbitrary bits).
 
-    Adding 1.5 * 2^23 leaves no bits for a fraction, so the mantissa ends in the integer. A conversion to an integer
-    would also saturate and check for NaN, which takes six instructions on a CPU.
+    Adding 1.5 * 2^23 leaves no bits for a fraction, so the lower bits of the mantissa hold the integer. A conversion to
+    an integer takes six instructions on a CPU, because it also saturates and checks for NaN.
     """
     return lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
 
 
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return `x` times 2 to the power of the lower bits of `exponent`, for a normal result; NaN is kept."""
+    """Return `x` times 2 to the power in the lower 9 bits of `exponent`, if the result is a normal number.
+
+    NaN stays NaN with its `nearest_whole` as exponent.
+    """
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
@@ -107,7 +114,7 @@ def exp2(x: jax.Array) -> jax.Array:
 
 @exp2.defjvp
 def _exp2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # Use `exp2`, so that second derivatives exist; operations on bits have none.
+    # Compute the derivative from `exp2`, so that second derivatives exist; bit operations have no derivatives.
     y = exp2(*primals)
     return y, LN_2 * y * tangents[0]
 
@@ -130,10 +137,10 @@ def _log2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -
 
 @jax.custom_jvp
 def reciprocal(x: jax.Array) -> jax.Array:
-    """Return 1 / x of a normal number of at most 1e37, to 1 ulp.
+    """Return 1 / x to 1 ulp, for a normal number of magnitude 1e37 or less.
 
-    There is no division, because XLA:CPU splits a program into loops over arrays in memory at a division whose result
-    several instructions read.
+    In float32, this avoids division: if several instructions read the result of a division, XLA:CPU splits the program
+    there into loops that pass arrays through memory.
     """
     if x.dtype == jnp.float64:
         return 1 / x
@@ -151,7 +158,7 @@ def _reciprocal_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, .
 
 @jax.custom_jvp
 def inverse_root(x: jax.Array) -> jax.Array:
-    """Return 1 / sqrt(x) of a normal positive number, to 2 ulp, without divisions, like `reciprocal`."""
+    """Return 1 / sqrt(x) to 2 ulp for a normal positive number, without division, like `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.rsqrt(x)
     y = lax.bitcast_convert_type(ROOT_BITS - (lax.bitcast_convert_type(x, jnp.int32) >> 1), jnp.float32)
@@ -168,7 +175,7 @@ def _inverse_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array,
 
 @jax.custom_jvp
 def square_root(x: jax.Array) -> jax.Array:
-    """Return sqrt(x) of a normal positive number, to 1 ulp, without divisions, like `reciprocal`."""
+    """Return sqrt(x) to 1 ulp for a normal positive number, without division, like `reciprocal`."""
     if x.dtype == jnp.float64:
         return lax.sqrt(x)
     inverse = inverse_root(x)
@@ -187,7 +194,7 @@ def head(x: jax.Array) -> jax.Array:
 
 
 def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]:
-    """Return sin(x)^2 for x in [0, pi/4] as a sum of two numbers, of which the first is exact in float32.
+    """Return sin(x)^2 for x in [0, pi/4] as a sum of two numbers, the first of which is exact in float32.
 
     The float32 error is 2e-8, or 5e-9 with `exact`.
     """
@@ -197,20 +204,21 @@ def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]
         return xla.round_product(sine * sine), jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
-    # Compute the fourth power from both parts, since the rounded square would give it three times the error.
+    # Compute the fourth power from both parts, since the rounded square would triple its error.
     fourth = first * first + xla.round_here(low * (first + square), 1) if exact else square * square
     return first, low + fourth * polynomial(coefficients.SINE_SQUARE, square)
 
 
 def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return ``factor**2 * sin(x)**2`` for |x| <= pi/2 as a sum of two numbers like `sine_square`, to 3.2e-7.
+    """Return ``factor**2 * sin(x)**2`` for |x| <= pi/2 to 3.2e-7, as a sum of two numbers like those of `sine_square`.
 
     `factor` is a power of two that keeps the square of a tiny x from underflowing.
     """
     square, scaled = x * x, factor * x
     x_head = head(scaled)
     first, low = x_head * x_head, (scaled + x_head) * (scaled - x_head)
-    # As in `sine_square`, but by Horner's scheme, which rounds less. Near pi/2 rounding errors weigh 1.5 times as much.
+    # As in `sine_square`, but by Horner's scheme, which rounds less: near pi/2, rounding errors have 1.5 times the
+    # effect.
     unscaled = first * factor**-2
     fourth = first * unscaled + xla.round_here(low * (unscaled + square), 1e30)
     sum_: float | jax.Array = coefficients.SINE_SQUARE_WIDE[-1]
@@ -220,7 +228,7 @@ def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def product_parts(a: jax.Array, b: tuple[float | jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Return float32 2 a b as a sum of two numbers, the first exact, the second to 1e-7; `b` is a sum of three."""
+    """Return float32 2 a b as a sum of two numbers, the first exact and the second to 1e-7; `b` has three summands."""
     total = b[0] + b[1] + b[2]
     a_head, b_head = head(a), head(total)
     small = 2 * (a_head * (((b[0] - b_head) + b[1]) + b[2]) + (a - a_head) * total)
@@ -228,7 +236,7 @@ def product_parts(a: jax.Array, b: tuple[float | jax.Array, jax.Array, jax.Array
 
 
 def log_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log(x) of a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
+    """Return log(x) for a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
     m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
@@ -237,15 +245,15 @@ def log_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.Array) -> jax.Array:
-    """Return exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is the sum of three numbers, largest first.
+    """Return exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is a sum of three numbers, largest first.
 
-    A rounded float32 product near 22 has an error of 1e-6, which would be the largest error of the quantile.
+    A rounded float32 product near 22 has an error of 1e-6, which would be the largest error in the quantile.
     """
     if a.dtype == jnp.float64:
         return jnp.exp(2 * a * (b[0] + b[1] + b[2]) - c)
     large, small = product_parts(a, b)
     whole, exponent = nearest_whole(LOG2_E * (large - c))
-    # All differences but the last are exact, since they are multiples of a power of two that float32 holds.
+    # All differences except the last one are exact, since they are multiples of a power of two with few enough digits.
     return scale_by(
         polynomial(coefficients.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small), exponent
     )

@@ -1,7 +1,6 @@
-"""Piecewise polynomials that a program tabulates at run time and then evaluates for many angles.
+"""Tabulate functions as piecewise polynomials at run time, to evaluate them at many points.
 
-For angles at one concentration there are two tables, one of the quantile, for the sampler, and one of the tail
-probability.
+For many angles at one concentration, the sampler tabulates the quantile, and `cdf` and `sf` the tail probability.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from jax_von_mises.numerics.elementary import whole_bits
 # Number of octaves below 1/2, down to the smallest tail probability of samples: 2^-33 (float32) or 2^-65 (float64).
 OCTAVES = {"float32": 32, "float64": 64}
 # Number of cells per octave (as a power of two), and the degree of the polynomial in each. The interpolation error is
-# about cells^-(degree + 1) / (100 degree), below rounding in both precisions.
+# about cells^-(degree + 1) / (100 degree), less than the rounding error in both precisions.
 CELL_BITS = {"float32": 4, "float64": 5}
 DEGREE = {"float32": 3, "float64": 7}
 
@@ -31,16 +30,16 @@ def cell_polynomials(values: jax.Array, nodes: np.ndarray) -> jax.Array:
 
     `nodes` are the places of the values in a cell, from 0 to 1.
     """
-    # Compute the coefficients from differences, since using the values themselves would cost a digit.
+    # Compute the coefficients from differences; using the values themselves would cost a digit.
     powers = np.linalg.inv(np.vander(nodes, increasing=True)[1:, 1:]).T
     return xla.cell_coefficients(values, powers)
 
 
 def divided_differences(nodes: Sequence[float]) -> tuple[list[float], np.ndarray]:
-    """Return the nodes in Leja's order, and the matrix that maps rises above the first value to Newton coefficients.
+    """Return the nodes in Leja's order and a matrix that maps differences from the first value to Newton coefficients.
 
-    At degree 7, power coefficients lose four digits to cancellation. In Leja's order, each node is the one with the
-    largest product of distances from the nodes before it, which keeps the coefficients small.
+    At degree 7, power coefficients would lose four digits to cancellation. In Leja's order, each node maximises the
+    product of its distances from the earlier ones, which keeps the coefficients small.
     """
     order = [0]
     while len(order) < len(nodes):
@@ -62,7 +61,7 @@ def evaluate(
 ) -> jax.Array:
     """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1].
 
-    The coefficients are those of powers of `place` or, with `nodes`, of Newton's form.
+    With `nodes`, the coefficients are those of Newton's form, and otherwise those of powers of `place`.
     """
     places = [place - node for node in nodes[:-1]] if nodes else [place] * (len(coefficients) - 1)
     columns: list[jax.Array] = [
@@ -75,16 +74,16 @@ def evaluate(
 
 
 def table_grid(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ascending float64 tails (rows, nodes) at which tables sample the quantile, and the nodes of a cell."""
+    """Return the ascending tails (cells, nodes) at which tables sample the quantile, and the nodes of a cell."""
     octaves, cells, degree = OCTAVES[dtype.name], 2 ** CELL_BITS[dtype.name], DEGREE[dtype.name]
-    # Use Chebyshev points and both ends, so that cells join without a step and the first coefficient is a value.
+    # Use Chebyshev points that include both ends, so that neighbouring cells join without a step.
     nodes = (1 - np.cos(np.pi * np.arange(degree + 1) / degree)) / 2
     octave = 2.0 ** -np.arange(octaves + 1.0, 1.0, -1.0)
     return (octave[:, None, None] * (1 + (np.arange(cells)[:, None] + nodes) / cells)).reshape(-1, degree + 1), nodes
 
 
 def quantile_table(kappa: jax.Array) -> jax.Array:
-    """Return the coefficients (degree + 1, rows) of |x| in each cell, for a scalar `kappa`."""
+    """Return the coefficients (degree + 1, cells) of |x| in each cell of `table_grid`, for a scalar `kappa`."""
     dtype = kappa.dtype
     t, nodes = table_grid(np.dtype(dtype))
     kappa = jnp.broadcast_to(kappa, t.shape)
@@ -93,7 +92,7 @@ def quantile_table(kappa: jax.Array) -> jax.Array:
 
 
 def evaluate_quantile_table(t: jax.Array, table: jax.Array, out_sharding: NamedSharding | None = None) -> jax.Array:
-    """Return |x| with the tail probability `t`, from a `quantile_table`."""
+    """Return the |x| with the tail probability `t`, from a `quantile_table`."""
     return evaluate(table, *quantile_cell(t), out_sharding)
 
 
@@ -104,7 +103,7 @@ def quantile_cell(t: jax.Array) -> tuple[jax.Array, jax.Array]:
     cell_bits, unsigned = CELL_BITS[dtype.name], jnp.uint64 if dtype == np.float64 else jnp.uint32
     constant = np.dtype(unsigned).type
     bits = lax.bitcast_convert_type(jnp.minimum(t, below_half(dtype)), unsigned)
-    # The exponent and the first mantissa bits number the cell; the other mantissa bits are the place in it.
+    # The exponent and the first mantissa bits give the number of the cell, and the other mantissa bits the place in it.
     smallest = (1 - info.minexp) - 1 - OCTAVES[dtype.name]
     row = (bits >> constant(info.nmant - cell_bits)) - constant(smallest << cell_bits)
     one = constant((1 - info.minexp) << info.nmant)
@@ -113,7 +112,7 @@ def quantile_cell(t: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def below_half(dtype: DTypeLike) -> float:
-    """Return the largest float below 1/2. The largest words round to 1/2 and belong to the last cell."""
+    """Return the largest float below 1/2; tail probabilities that round to 1/2 count as this value."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
 
 
@@ -122,17 +121,17 @@ class TailGrid(NamedTuple):
 
     cells: int
     nodes: tuple[float, ...]
-    """Places in a cell: dyadic fractions, so that pi minus a node is exact."""
+    """Places in a cell, as dyadic fractions so that pi minus a node is exact."""
     wide: float
-    """Below this concentration the table has two halves, one from 0 upwards and one from the float nearest pi
-    downwards. Above it the tail at pi underflows, and the table ends where e^-q = e^(-2 `wide`)."""
+    """Below this concentration, the table has two halves, one upwards from 0 and one downwards from the float nearest
+    pi. Above it, the tail at pi underflows, and the table ends where q = 2 `wide`."""
     half_cell: float
-    """Width of a cell where there are two halves."""
+    """Width of a cell in a table with two halves."""
     largest_scale: float
     """Largest inverse width of a cell; its product with pi is finite."""
     dyadic: bool
-    """Whether the width of a cell is a power of two, so that places in it are exact. Far in the tail, one rounding of
-    the angle changes the probability by a relative 1e-5 in float32, and 2e-13 in float64."""
+    """Whether the width of a cell is a power of two, so that places in it are exact. Far in the tail, one rounding of a
+    place would change the probability by 1e-5 of its value in float32, but only by 2e-13 in float64."""
 
 
 TAIL_GRIDS = {
@@ -142,7 +141,7 @@ TAIL_GRIDS = {
         4096, tuple(np.round(2.0**19 * (1 - np.cos(np.pi * np.arange(8) / 7))) / 2**20), 356.0, 2.0**-10, 1e300, False
     ),
 }
-# Tables hold the tail times this factor, since the coefficients of a tail near the smallest float would underflow.
+# Tables hold the tail times this factor, because the coefficients of a tail near the smallest float would underflow.
 TAIL_FACTOR = 2.0**40
 
 
@@ -150,7 +149,7 @@ class TailTable(NamedTuple):
     """Piecewise polynomials of the tail probability at one concentration."""
 
     coefficients: jax.Array
-    """(degree + 1, cells), in Newton's form; with two halves, the upper one is the tail over the distance from pi."""
+    """(degree + 1, cells), in Newton's form; the upper of two halves holds the tail divided by the distance from pi."""
     scale: jax.Array
     """Inverse width of a cell."""
     halves: jax.Array
@@ -169,7 +168,7 @@ def tail_table(kappa: jax.Array) -> TailTable:
     scale = jnp.where(
         jnp.isnan(kappa), kappa, jnp.where(halves, 1 / grid.half_cell, jnp.minimum(1 / cell, grid.largest_scale))
     )
-    # Cells share their ends. Each needs `degree` values, and each half needs one more at its end.
+    # Neighbouring cells share an end, so each cell needs `degree` values, and each half one more at its end.
     half, degree = grid.cells // 2, len(grid.nodes) - 1
     count = (np.arange(grid.cells)[:, None] + np.array(grid.nodes[:-1])).reshape(2, -1)
     count = np.concatenate([count, [[half], [grid.cells]]], axis=1)
@@ -194,11 +193,11 @@ def evaluate_tail_table(x: jax.Array, table: TailTable) -> jax.Array:
     grid = TAIL_GRIDS[np.dtype(x.dtype).name]
     cells, nodes = grid.cells, divided_differences(grid.nodes)[0]
     upper = table.halves & (x > 0.5 * np.pi)
-    # Rounding may have moved the angle beyond pi, where the tail is negligible.
+    # Take the magnitude, since rounding may have moved the angle beyond pi, where the tail is negligible.
     from_pi = jnp.abs(nearest_pi(x.dtype) - x)
     place = jnp.where(upper, from_pi, x) * table.scale
     floor = jnp.floor(place)
-    # The mask keeps the index within bounds even for NaN and beyond the end.
+    # The mask keeps the index within bounds even for NaN and for angles beyond the end of the table.
     cell = whole_bits(floor.astype(jnp.float32)) & (cells - 1)
     row = jnp.where(upper, cell + cells // 2, cell)
     factor = jnp.where(upper, from_pi + 2 * half_pi_rest(x.dtype), 1) * (1 / TAIL_FACTOR)

@@ -1,9 +1,9 @@
-r"""Compute the quantile of the von Mises distribution without a loop, from a tail probability to an angle.
+r"""Compute the quantile of the von Mises distribution, the angle with a given tail probability, without a loop.
 
-Let t be the tail probability, c = 1/2 - t, and J the integral of `tail_integral`. To first order the distance to the
+Let t be the tail probability, c = 1/2 - t, and J the integral of `tail_integral`. To first order, the distance to the
 root is :math:`u = J - t N e^q` (tail) or :math:`u = J + c N e^q` (centre). `refine` sums the Taylor series of the
-inverse function, x' = 1/p, in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`. One step from `guess`
-is enough for float32, and two are enough for float64. Tails smaller than those of samples start from `deep_guess`.
+inverse function in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u^2`. One step from `guess` is enough for
+float32, and two are enough for float64. Tails smaller than those of samples start from `deep_guess`.
 """
 
 import jax
@@ -28,7 +28,7 @@ from jax_von_mises.numerics.elementary import (
 )
 from jax_von_mises.numerics.tail_integral import KAPPA_MAX, derivative, integrals
 
-# `guess` covers the tails of samples, which end here; `deep_guess` covers smaller ones.
+# Smallest tail probability of a sample. `guess` covers larger ones, and `deep_guess` smaller ones.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
 LOG_2_ROOT_PI = float(np.log(2 * np.sqrt(np.pi)))
 # 2 arcsin(sqrt(s)) / sqrt(s) for s in [0, 1/2], to 2e-6.
@@ -36,14 +36,14 @@ ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 
 
 def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, wide: bool = False) -> jax.Array:
-    """Return the float32 starting angle for the tail probability `t`; `inverse` is 1 / kappa, `root` kappa^-1/2.
+    """Return the float32 starting angle for the tail probability `t`; `inverse` is 1 / kappa, `root` is kappa^-1/2.
 
-    The variable is a logit that saturates where the angle reaches pi and vanishes like the angle at t = 1/2,
+    The variable is a logit that saturates where the angle reaches pi and, like the angle, is 0 at t = 1/2,
 
         L = log2((1 + E) / (2 t + E)),   E = exp(-2 kappa) = p(pi) / p(0).
 
     A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, and one in L and 1 / kappa covers
-    the others. With `wide`, both cover tails down to 2^-65. `coefficients` states the weighted error
+    the others. With `wide`, both cover tails down to 2^-65. `coefficients` lists the weighted errors
     |dx| max(kappa sin x, sqrt(kappa)).
     """
     switch = coefficients.GUESS64_SWITCH if wide else coefficients.GUESS_SWITCH
@@ -51,7 +51,7 @@ def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, w
     high_table = coefficients.GUESS64_HIGH if wide else coefficients.GUESS_HIGH
     low = jnp.minimum(kappa, switch)
     floor = exp2((-2 * LOG2_E) * low)
-    # Two independent logarithms are faster than the logarithm of a quotient, since the chain of operations is shorter.
+    # Two logarithms are faster than the logarithm of a quotient, because they do not wait for each other.
     level = log2(1 + floor) - log2(2 * t + floor)
     shrink = 1 / (2 + low)
     y = level * shrink
@@ -64,15 +64,16 @@ def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, w
 def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the float32 starting angle for a `t` below `SMALLEST_TAIL`, with a weighted error (see `guess`) of 0.04.
 
-    With Z^2 = 2 kappa - q = 2 kappa cos^2(x/2), Dawson's integral D and N = sqrt(2 pi / kappa), to leading order
+    With Z^2 = 2 kappa - q = 2 kappa cos^2(x/2), Dawson's integral D and N = sqrt(2 pi / kappa), the tail is to leading
+    order
 
         P(X > x) = 2 D(Z) p(x) / sqrt(q).
 
     Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of this equation for
-    q. Near pi the equation is e^(Z^2) D(Z) = S. Up to Z^2 = 5 it is solved to 0.02 by Z^2 = v / (1 + v/43) with
-    v = (3/4) log(1 + (4/3) S^2).
+    q. Near pi, the equation is e^(Z^2) D(Z) = S. Up to Z^2 = 5, Z^2 = v / (1 + v/43) with
+    v = (3/4) log(1 + (4/3) S^2) solves it to 0.02.
     """
-    # At smaller concentrations such small tails lie at pi.
+    # At smaller concentrations, such small tails lie at pi.
     kappa = jnp.clip(kappa, 1, KAPPA_MAX).astype(jnp.float32)
     double, inverse = 2 * kappa, 1 / kappa
     level = -LN_2 * log2(t).astype(jnp.float32) - LOG_2_ROOT_PI  # log(1 / (t N sqrt(2 kappa)))
@@ -109,24 +110,24 @@ def refine(
 ) -> jax.Array:
     """Take one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
-    The series below, to fifth order, leaves an error of about the sixth power of the error of `x`:
+    The error of the result is about the sixth power of that of `x`. To fifth order, the result is
 
         x + u (1 + d/2 + (2 d^2 + e)/6 + (6 d^3 + 7 d e - d u^2)/24
                  + (24 d^4 + 46 d^2 e + 7 e^2 - 11 d^2 u^2 - e u^2)/120)
 
-    `deep` is true for elements whose `t` is below `SMALLEST_TAIL`; the results of the others do not depend on it.
+    `deep` is true for elements with a `t` below `SMALLEST_TAIL`; the results of other elements do not depend on it.
     """
-    # Even the deepest float32 tails have intervals that are long enough to be computed as a difference.
+    # In float32, even the deepest tail has an interval long enough to be computed as a difference.
     short = deep if x.dtype == jnp.float64 else None
     (j,), centre, half = integrals(x, kappa, inverse, dtype_rule=dtype_rule, deep=short)
-    # J is negative only on the centre side.
+    # J is negative only for the centre.
     (x, j), (centre, half) = xla.recompute_on_cuda(
         lambda x, j: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, j), (centre, half)
     )
     n, shift = bessel.norm(kappa, inverse)
     mass, growth = jnp.where(centre, -c, t) * n, exp_product(kappa, half.parts, shift)
     if deep is not None:
-        # In deep tails the product t N may underflow.
+        # In deep tails, the product t N may underflow.
         mass, growth = jnp.where(deep, t, mass), jnp.where(deep, n * growth, growth)
     u = j - mass * growth
     u2 = u * u
@@ -141,20 +142,20 @@ def refine(
 
 
 def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array | None = None) -> jax.Array:
-    """Return |x| in [0, pi) with P(X > |x|) = `t`, for a distribution centred at 0.
+    """Return the |x| in [0, pi) with P(X > |x|) = `t`, for a distribution centred at 0.
 
-    `sample_von_mises` states the accuracy, and `icdf` the accuracy for `deep` elements.
+    See `sample_von_mises` for the accuracy, and `icdf` for that of `deep` elements.
 
     Parameters
     ----------
     t, c
-        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`. Both are arguments, so
-        that angles near 0 keep their relative accuracy.
+        Tail probability in (0, 1/2], at least 2^-33 (float32) or 2^-65 (float64), and 1/2 - `t`. Both are needed for
+        the relative accuracy of angles near 0.
     kappa
         Concentration in [0, inf]; NaN gives NaN.
     deep
-        True where `t` may be smaller, down to the smallest normal float. The results of other elements do not depend on
-        it.
+        True where `t` is smaller than that, down to the smallest normal float. The results of other elements do not
+        depend on it.
     """
     name = np.dtype(t.dtype).name
     root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
@@ -162,23 +163,23 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
     covered = t if deep is None else jnp.maximum(t, SMALLEST_TAIL[name])
-    # float32 is enough here. In float32, a scalar concentration and an array of it give the same digits, which XLA's
-    # float64 exponential does not ensure.
+    # float32 is accurate enough here. It also gives the same digits for a scalar concentration and for an array of it,
+    # unlike XLA's float64 exponential.
     t32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
     x = guess(t32, k32, inverse32, root32, wide=name == "float64")
     if deep is not None:
         x = with_deep_guesses(x, t, deep, kappa)
     if name == "float64":
-        # The float32 rule is enough for the first step, since the second one removes its error.
+        # The nodes of float32 are enough for the first step, since the second one removes their error.
         x = refine(x.astype(jnp.float64), t, c, k, inverse, dtype_rule=jnp.float32, deep=deep)
     x = refine(x, t, c, k, inverse, deep=deep)
-    # The factor is 1 up to KAPPA_MAX. Beyond that, it scales angles as in the normal distribution, to 0 at infinity.
+    # The factor is 1 up to KAPPA_MAX. Above it, angles scale as in the normal distribution, down to 0 at infinity.
     return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 
 @jax.custom_jvp
 def inverse_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return 1 / p, finite where p underflows, so that its product with 0 is 0."""
+    """Return 1 / p, but a finite number where p underflows, so that its product with 0 is 0."""
     return 1 / jnp.maximum(density(x, kappa), float(np.finfo(x.dtype).tiny))
 
 
@@ -193,7 +194,7 @@ def _inverse_density_jvp(
 
 @jax.custom_jvp
 def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return `half_quantile`, differentiable in `kappa` and `t`, for tails down to 0, where it is pi."""
+    """Return `half_quantile` for tails down to 0, where it is pi, with derivatives with respect to `t` and `kappa`."""
     name = np.dtype(t.dtype).name
     deep = (t > 0) & (t < SMALLEST_TAIL[name])
     x = half_quantile(jnp.maximum(t, float(np.finfo(t.dtype).tiny)), c, kappa, deep)

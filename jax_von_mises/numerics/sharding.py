@@ -1,4 +1,4 @@
-"""Find the explicit sharding of a result, and broadcast arrays into it."""
+"""Find the explicit sharding of a result, and broadcast arrays to it."""
 
 from collections.abc import Iterable
 
@@ -10,12 +10,12 @@ __all__ = ["broadcast_sharded", "explicit", "explicit_sharding"]
 
 
 def explicit(arrays: Iterable[jax.Array]) -> bool:
-    """Return whether one of the arrays is on a mesh with explicit axes."""
+    """Return whether any of the arrays is on a mesh with explicit axes."""
     return any(AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types for x in arrays)
 
 
 def explicit_sharding(shape: tuple[int, ...], *arrays: jax.Array) -> NamedSharding | None:
-    """Return the explicit sharding of the first of `arrays` with the `shape` of the result, or None."""
+    """Return the explicit sharding of the first array that has one and the result's `shape`, or None."""
     for array in arrays:
         sharding: NamedSharding = jax.typeof(array).sharding
         if array.shape == shape and AxisType.Explicit in sharding.mesh.axis_types and any(sharding.spec):

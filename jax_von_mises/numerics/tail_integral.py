@@ -1,7 +1,7 @@
 r"""Compute the tail integral, from which all functions of the von Mises distribution follow, and its derivatives.
 
-The distribution is symmetric about `loc`. All formulas are therefore for :math:`x \in [0, \pi]`, with the concentration
-:math:`\kappa`,
+The distribution is symmetric about `loc`, so all formulas are for the distance :math:`x \in [0, \pi]` from `loc`. At
+the concentration :math:`\kappa`,
 
 .. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
 
@@ -10,12 +10,13 @@ One integral gives the tail probability, the quantile and its derivative:
 .. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
           J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0,
 
-and :math:`J_2` with the factor :math:`(\cos\theta - A)^2 - A'`.
+and :math:`J_2`, which has the factor :math:`(\cos\theta - A)^2 - A'` instead.
 
-With :math:`end = \pi` ("tail") :math:`P(X > x) = J p`; with :math:`end = 0` ("centre", J < 0)
-:math:`P(0 < X < x) = -J p`. Computing the side that holds less mass keeps full relative accuracy at both ends.
+For :math:`end = \pi`, the *tail*, :math:`P(X > x) = J p`. For :math:`end = 0`, the *centre*, J is negative and
+:math:`P(0 < X < x) = -J p`. Computing the side with less mass keeps full relative accuracy at both ends.
 
-*Derivative.* At a fixed tail probability, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1`, on either side.
+*Derivative.* With the cdf F, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1` at a fixed tail probability,
+on either side.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,13 +31,13 @@ from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
 from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over
 
-# Above this concentration the distribution is normal to rounding, and angles scale with kappa^-1/2.
+# Above this concentration, the distribution is normal to rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
-# Intervals of the tail whose sine is below this fraction of sin(x) are computed from that sine.
+# If the sine of a tail's interval is below this fraction of sin(x), the interval is computed from its sine.
 SHORT = 0.1
-# The integrals are those of the centre where 2 sin^2(x/2) (1 + kappa) is below this bound. With a smaller bound the
-# seven nodes lose float32 accuracy on the tail side. With a larger one the centre holds so much mass that its rounding
-# error is noticeable in the tail.
+# Integrals are over the centre where 2 sin^2(x/2) (1 + kappa) is below this bound. With a smaller bound, the seven
+# nodes would not reach float32 accuracy in the tail. With a larger one, the centre would hold so much mass that its
+# rounding error would be noticeable in the tail.
 CENTRE = 0.5
 
 
@@ -69,11 +70,11 @@ def integrals(
     far: bool = False,
     deep: jax.Array | None = None,
 ) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
-    """Return J(x) (with `order` 1 or 2 also J1 and J2), whether the side is the centre, and the `HalfAngle`.
+    """Return J, J1 and J2 at `x` up to `order`, whether they are integrals over the centre, and the `HalfAngle`.
 
-    The quadrature runs in the half angle phi = x / 2, from phi to where the exponent has grown by the rule's depth, at
-    most pi/2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), since subtracting the two
-    large exponents would leave their rounding errors.
+    In the tail, the quadrature runs over the half angle, from x / 2 to where the exponent has grown by the rule's
+    depth, or to pi / 2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), because
+    subtracting the two large exponents would leave their rounding errors.
 
     `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` marks the elements in such
     tails; the results of other elements do not depend on it.
@@ -86,9 +87,8 @@ def integrals(
     end = lax.sqrt(s1) * polynomial(coefficients.CUT, 1 - s1)
     tail, cut = end - half.angle, s1 < 1
     if far or order > 0 or deep is not None:
-        # This difference cancels far in the tail at large concentrations, where the interval follows from
-        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, since the integrand nearly vanishes
-        # there.
+        # Far in the tail at large concentrations, the difference above cancels, and the interval comes from
+        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, because the integrand is tiny there.
         delta = (0.5 * depth) * inverse
         sine = delta / jnp.maximum(sin_x, float(np.finfo(x.dtype).tiny))
         short = sine < SHORT * sin_x
@@ -118,7 +118,7 @@ def integrals(
 def exponents(
     sin_x: jax.Array, cos_x: jax.Array, span: jax.Array, kappa: jax.Array
 ) -> Callable[[float | jax.Array], jax.Array]:
-    """Return a function from a node to the binary exponent -2 log2(e) k sin(d) sin(x + d), with d = node * span."""
+    """Return a function that maps a node to the binary exponent -2 log2(e) kappa sin(d) sin(x + d), d = node * span."""
     square = span * span
     along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
     return lambda node: along * rise_along(node, square) + across * rise_across(node, square)
@@ -143,10 +143,10 @@ def rise_across(node: float | jax.Array, square: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return D = d|x| / d kappa at a fixed tail probability, which is J1; 0 at infinity, NaN for NaN."""
+    """Return D = d|x| / d kappa = J1, at a fixed tail probability; 0 at infinity, and NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
-    # Above `KAPPA_MAX`, x moves so that 2 kappa sin^2(x/2) is constant.
+    # Above `KAPPA_MAX`, 2 kappa sin^2(x/2) stays constant.
     return jnp.where(kappa > KAPPA_MAX, -tangent(HalfAngle.of(x)) / kappa, j1)
 
 
@@ -166,7 +166,7 @@ def _derivative_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, .
 
 
 def second_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return dD/dkappa = J2 - D (cos x - A), where J2 is J with the factor (cos theta - A)^2 - A'."""
+    """Return dD/dkappa = J2 - D (cos x - A), at a fixed x."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1, j2), *_ = integrals(x, k, 1 / k, order=2)
     beyond = tangent(HalfAngle.of(x)) / kappa / kappa

@@ -1,7 +1,7 @@
 """Compute the probabilities on either side of an angle, their logarithms and the hazard, down to the smallest float.
 
-All follow from the integral J of `tail_integral`, in float32 with more nodes than the sampler needs. At large
-concentrations, the factors of a probability would overflow or underflow; `density.rescaled` and `density.density_root`
+All of them come from the integral J of `tail_integral`, in float32 with more nodes than samples need. At large
+concentrations, factors of a probability would overflow or underflow; `density.rescaled` and `density.density_root`
 prevent that. For many angles at one concentration, see `piecewise`.
 """
 
@@ -15,7 +15,7 @@ from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 @jax.custom_jvp
 def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return P(X < x) for x in [-pi, pi]. Below 1/2 the relative error is 4e-6 (float32) or 1e-12 (float64)."""
+    """Return P(X < x) for x in [-pi, pi]. Below 1/2, the relative error is 4e-6 (float32) or 1e-12 (float64)."""
     size = jnp.abs(x)
     return of_either_side(x, jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa)))
 
@@ -44,12 +44,12 @@ def odd_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return P(X > x) for x in [0, pi]; a probability below the smallest float is 0."""
-    # The float nearest pi may exceed pi.
+    # The float nearest pi may exceed pi, where the signed tail is negative.
     return jnp.maximum(signed_tail(x, kappa), 0)
 
 
 def signed_tail(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> jax.Array:
-    """Return `tail_beyond` times `scale`, but negative where x is between pi and the float nearest pi."""
+    """Return `tail_beyond` times `scale`, but with negative values between pi and the float nearest pi."""
     return sides(x, kappa, scale)[0]
 
 
@@ -70,10 +70,10 @@ def log_lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 
 def tail_rate(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return whether P = P(X < x) is so small that log P must come from P = J p, 1 / J there (else 1), and P."""
+    """Return where log P, P = P(X < x), must come from P = J p because P is tiny; 1 / J there, else 1; and P."""
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
-    # Where a rescaled angle is not small, 1 / J is the slope of log p to rounding. At a float beyond pi, J counts as 0.
+    # Where a rescaled angle is not small, 1 / J is the slope of log p to rounding. For floats beyond pi, J is set to 0.
     steep = (factor > 1) & (moved > 1e-3)
     rate = jnp.where(steep, kappa * jnp.abs(jnp.sin(x)), factor / jnp.maximum(j, 0))
     probability = lower_tail(x, kappa)
@@ -86,8 +86,8 @@ def _log_lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Arra
     x, kappa = primals
     rate = hazard(x, kappa)
     along, in_kappa = score(x, kappa)
-    # Use the derivative of log p where log p is so steep that its curvature is below rounding. Use it also, as the
-    # limit, at the float nearest -pi, below which no probability is left.
+    # Use the derivative of log p where log p is so steep that its curvature is below rounding. It is also the limit at
+    # the float nearest -pi, below which no probability is left.
     like_density = (along * jnp.sin(-x) > 1 / np.finfo(x.dtype).eps) | (rate == jnp.inf)
     in_kappa = jnp.where(like_density, in_kappa, -rate * odd_derivative(x, kappa))
     return log_lower_tail(x, kappa), rate * tangents[0] + in_kappa * tangents[1]

@@ -5,7 +5,7 @@ The workarounds preserve the bits of angles and the accuracy of all other result
 tools.gpu_programs --check`` remove the workaround and fail if the newest JAX no longer needs it.
 
 JAX traces a program once and may lower it for several platforms, so `lax.platform_dependent` chooses a branch when the
-program is lowered. Of the properties of the tracing machine, only the number of CPU devices matters (`one_cpu`).
+program is lowered. The only property of the tracing machine that matters is its number of CPU devices (`one_cpu`).
 
 =========================  ==================================================================
 `compute_elementwise` *    loops over arrays of any length are fast on a CPU
@@ -18,7 +18,7 @@ program is lowered. Of the properties of the tracing machine, only the number of
 `add_terms` *              sums of long terms compile in seconds
 `sum_last_axis` *          summands are computed by vector instructions
 `cell_coefficients` *      a table is not recomputed for each coefficient
-`replace_where_any` *      a rare case that does not occur costs nothing under `jax.vmap`
+`replace_where_any` *      rare cases cost nothing unless they occur, also under `jax.vmap`
 `multiply_high` *          a program compiles for several devices
 `recompute_on_cuda` *      few numbers cross from one CUDA kernel to the next
 `carry_sign_on_cuda` *     a number and its sign cross to the next CUDA kernel as one
@@ -41,7 +41,7 @@ from jax_von_mises.numerics.sharding import explicit
 
 # XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
-# Length of a row, and smallest length of a last axis that serves as rows.
+# Length of a row, and length from which a last axis serves as rows without a reshape.
 LENGTH, SHORTEST = 1024, 64
 # A single long axis whose size is a multiple of this splits evenly between 2, 4, ..., 64 cores.
 EVEN = 64
@@ -54,12 +54,12 @@ R = TypeVar("R")
 def compute_elementwise(
     compute: Callable[..., jax.Array], shape: Shape, dtype: np.dtype, constants: Any, *arrays: jax.Array
 ) -> jax.Array:
-    """Return ``compute(shape, constants, *arrays)`` rounded to `dtype`, on a CPU computed in rows where that is faster.
+    """Return ``compute(shape, constants, *arrays)`` rounded to `dtype`; a CPU computes it in rows if that is faster.
 
     XLA:CPU splits an elementwise program into one piece for each core, along the outermost axes. If the pieces differ
-    in length, their bounds are not constants and LLVM does not vectorise the loops; an odd number of angles took eight
-    times as long as an even number. Rows of constant length avoid such pieces. Where the size is not a multiple of the
-    row length, the last row is padded and the result is copied.
+    in length, their bounds are not constants, and LLVM does not vectorise the loops. An odd number of angles took eight
+    times as long as an even number. Rows of constant length avoid such pieces. If the size is not a multiple of the row
+    length, the last row is padded and the result is copied.
 
     Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: parallel loop fusions with a remainder get dynamic bounds
     for all partitions, which LLVM does not vectorise.
@@ -67,14 +67,16 @@ def compute_elementwise(
     Parameters
     ----------
     compute
-        An elementwise function of the `arrays`, for any shape with the right number of elements. It closes over no
-        array.
+        An elementwise function of the `arrays`, for any shape with the right number of elements. It must not close over
+        arrays.
     shape
-        Shape of the result, to which the arrays broadcast.
+        Shape of the result.
     dtype
+        Dtype of the result.
     constants
-        Other arguments of `compute`, a pytree of arrays without derivatives.
+        Arguments of `compute` without derivatives, a pytree of arrays.
     *arrays
+        Arguments of `compute` with derivatives, which broadcast to `shape`.
     """
     rows = rows_of(shape, *arrays)
     if rows is None:
@@ -111,8 +113,8 @@ def _by_platform_jvp(
     primals: tuple[Any, ...],
     tangents: tuple[Any, ...],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    # Compute slopes as further results of the same program. Otherwise, reverse mode would store the residuals of every
-    # platform's branch in that branch's shapes, and each platform would also compute rows for the others.
+    # Compute slopes as further results of the same program. Otherwise, in reverse mode, each platform's branch would
+    # also store residuals in the shapes of the other branches.
     constants, *arrays = primals
     moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
 
@@ -137,7 +139,7 @@ def _by_platform_jvp(
 
 
 def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
-    """Return the shape (rows, length) in which a CPU should compute `shape` from `arrays`, or None to keep `shape`.
+    """Return the shape (rows, length) in which a CPU should compute a result of `shape`, or None to keep `shape`.
 
     Shapes are kept inside a mesh, `jax.shard_map` or `jax.pmap`, and for arrays on a mesh with explicit axes. There the
     sharding is part of an array's type, and sharded arrays must not be mixed with others.
@@ -153,18 +155,18 @@ def rows_of(shape: Shape, *arrays: jax.Array) -> Shape | None:
 
 
 def may_move(*arrays: jax.Array) -> bool:
-    """Return whether arrays may be reshaped or enter a branch: neither a mesh nor several CPU devices shard them."""
+    """Return whether arrays may be reshaped or enter a branch: neither a mesh nor a second CPU device shards them."""
     return one_cpu() and not explicit(arrays) and jax.sharding.get_abstract_mesh().empty
 
 
 def one_cpu() -> bool:
     """Return whether there is exactly one CPU device.
 
-    Tests of sharding use several, between which a reshape would move arrays.
+    With several, which tests of sharding use, a reshape would move data between them.
     """
     try:
         return jax.device_count("cpu") == 1
-    except RuntimeError:  # JAX_PLATFORMS excludes the CPU, for which a program may still be exported
+    except RuntimeError:  # JAX_PLATFORMS excludes the CPU, but a program may still be exported for it
         return True
 
 
@@ -173,7 +175,7 @@ def in_rows(
 ) -> tuple[jax.Array, ...]:
     """Return the results of ``compute(rows, constants, *arrays)`` in `shape`, to which the `arrays` broadcast.
 
-    An array of one element becomes a scalar. The last row is padded with 1/2, which is valid for every argument.
+    Arrays of one element become scalars. The last row is padded with 1/2, a valid value of every argument.
     """
     total, missing = math.prod(shape), math.prod(rows) - math.prod(shape)
 
@@ -206,7 +208,7 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     """Return the `arrays`, hidden from XLA:CPU's constant folding.
 
     Folding rounds a product before it is added, whereas a program that takes the arrays as arguments contracts the
-    product and the sum into one operation. The angles would then differ in their last digits.
+    product and the sum into one operation. The angles of the two programs would differ in their last digits.
 
     Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: XLA:CPU removes an optimization barrier around constants
     before it folds them.
@@ -226,12 +228,12 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
 
 
 def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
-    """Return ``compute(*arrays)``, on a CPU computed in a loop separate from its producers and its consumers.
+    """Return ``compute(*arrays)``; a CPU computes it in a loop separate from its producers and consumers.
 
     If a look-up shared a loop with the cipher, XLA would repeat parts of both. If the derivative shared a loop with the
     draws, angles would be drawn several times. Loops are separated only where `may_move` allows it.
 
-    A branch separates them, since XLA:CPU in JAX 0.10.2 (but not in 0.12.0.1) removes optimization barriers before it
+    The loop is in a branch, since XLA:CPU in JAX 0.10.2 (but not in 0.12.0.1) removes optimization barriers before it
     forms loops. To report to XLA: a fusion recomputes values that several of its instructions read.
     """
     if not may_move(*jax.tree.leaves(arrays)):
@@ -243,10 +245,10 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
-    """Return ``compute(first, second, *arrays)``; on a CPU one separate loop computes the two float32 arrays.
+    """Return ``compute(first, second, *arrays)``; a CPU first computes both float32 arrays in one separate loop.
 
-    The arrays leave that loop as the two halves of 64-bit numbers. Otherwise XLA:CPU would use one loop per array, and
-    compute in each loop the values that both arrays need, such as a cipher. Observed with JAX 0.10.2 to 0.12.0.1. To
+    The two arrays leave that loop as halves of 64-bit numbers. Otherwise XLA:CPU would use one loop per array, and each
+    loop would compute the values that both arrays need, such as a cipher. Observed with JAX 0.10.2 to 0.12.0.1. To
     report to XLA: loop fusions on a CPU have one result.
     """
     if not may_move(first, second, *arrays):
@@ -282,18 +284,18 @@ def finish_words(words: T) -> T:
 
     If words and quantiles share a loop, LLVM's vectoriser in JAX 0.12 follows every path through the quantile and its
     derivative once for each path through the cipher's rounds, and compilation takes minutes. Compiling the quantile
-    alone takes as long unless `elementary.clip` bounds it. JAX 0.10.2 compiles either form in seconds, and both run
-    equally fast. Observed with JAX 0.12.0 and 0.12.0.1. To report to LLVM (SLP vectoriser).
+    alone takes as long unless `elementary.clip` bounds it. JAX 0.10.2 compiles shared and separate loops in seconds,
+    and both run equally fast. Observed with JAX 0.12.0 and 0.12.0.1. To report to LLVM (SLP vectoriser).
     """
     results: T = lax.platform_dependent(words, cpu=lax.optimization_barrier, default=lambda words: words)
     return results
 
 
 def round_here(x: jax.Array, most: float) -> jax.Array:
-    """Return the smaller of the product `x` and `most`, rounded to its dtype before it enters a sum.
+    """Return the product `x`, or `most` if that is smaller, rounded to its dtype before it enters a sum.
 
     XLA:CPU contracts a product and a sum into one operation in some programs but not in others, and reorders sums of
-    constants, so that angles would differ between programs. A selection prevents both.
+    constants, so angles would differ between programs. A selection prevents both.
 
     Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: contraction cannot be controlled per operation.
     """
@@ -314,9 +316,9 @@ def add_terms(
 ) -> tuple[jax.Array, ...]:
     """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
-    float64 uses a loop. Unrolled, its many nodes and long polynomials take gigabytes to compile on XLA:CPU, and
-    compiling `sample_truncated` takes more than half a minute instead of seconds. Observed with JAX 0.10.2 to 0.12.0.1.
-    To report to XLA: compilation memory and time grow faster than the program.
+    float64 uses a loop. Without it, XLA:CPU would need gigabytes of memory to compile the many nodes and long
+    polynomials, and more than half a minute instead of seconds to compile `sample_truncated`. Observed with JAX 0.10.2
+    to 0.12.0.1. To report to XLA: compilation memory and time grow faster than the program.
     """
     if like.dtype == jnp.float64:
 
@@ -333,8 +335,8 @@ def add_terms(
 def sum_last_axis(values: jax.Array) -> jax.Array:
     """Return the sum over the last axis, as a matrix product.
 
-    XLA:CPU would fuse a sum with the computation of `values`, and then compute these one number at a time instead of by
-    vector instructions. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA.
+    XLA:CPU would fuse a sum with the computation of `values`, and then compute them one at a time instead of by vector
+    instructions. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA.
     """
     return jnp.matmul(values, jnp.ones(values.shape[-1], values.dtype), precision=lax.Precision.HIGHEST)
 
@@ -352,11 +354,11 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
     The first row is ``values[:, 0]``. The others are the differences ``values[:, 1:] - values[:, :1]`` times the matrix
     `powers`, transposed.
 
-    XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of
-    its operand. The differences are therefore a matrix product as well. On CUDA, XLA tunes each matrix product, which
-    takes seconds and may choose a different order of summation in each process; sums between barriers replace the
-    products there. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed
-    once for each column.
+    XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of its
+    operand. The differences are therefore also computed by a matrix product. On CUDA, XLA tunes each matrix product.
+    This takes seconds, and the order of summation may differ between processes, so sums between barriers replace the
+    products. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: a fusion that is read by columns is computed once
+    for each column.
     """
     degree = len(powers)
 
@@ -386,8 +388,8 @@ def replace_where_any(where: jax.Array, replace: Callable[..., jax.Array], x: ja
     """Return ``replace(x, *arrays)`` if `where` is true anywhere, else `x` without computing a replacement.
 
     This is a loop of at most one iteration, because `jax.vmap` turns `lax.cond` into a selection between two results
-    that are always computed, as its documentation states. Inside the loop, the `arrays` depend on its state; otherwise
-    XLA would move independent operations out of the loop and always compute them. Observed with JAX 0.10.2 to 0.12.0.1.
+    that are always computed. Inside the loop, the `arrays` depend on its state; otherwise XLA would move operations on
+    them out of the loop and always compute them. Observed with JAX 0.10.2 to 0.12.0.1.
     """
 
     def once(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -411,9 +413,9 @@ def multiply_high(x: jax.Array, constant: int | np.uint32) -> jax.Array:
 def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T, R]:
     """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
 
-    Otherwise XLA would split so long a program where a dozen numbers per angle cross from one kernel to the next.
-    Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split by the number of
-    their instructions, not by the data that crosses.
+    Otherwise XLA would split the long program at a point where a dozen numbers per angle cross from one kernel to the
+    next. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split by the number
+    of their instructions, not by the data that crosses.
     """
 
     def cut(stored: Any, _: R) -> tuple[Any, R]:
@@ -427,7 +429,7 @@ def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T,
 def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
     """Return `t` and `negative`; on CUDA they cross to the next kernel as one number, and `t` is at most `most`.
 
-    XLA splits a program before a look-up. Otherwise two or three numbers per angle would be written to memory there and
+    XLA splits a program before a look-up, where two or three numbers per angle would otherwise be written to memory and
     read again. The versions and the report are those of `recompute_on_cuda`.
     """
 
@@ -445,9 +447,9 @@ def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[
 def vary_key_on_gpu(encrypt: Callable[[tuple[jax.Array, ...]], T], key: tuple[jax.Array, ...], lo: jax.Array) -> T:
     """Return ``encrypt(key)``; on a GPU the key's words appear to depend on each element's uint32 `lo`.
 
-    Otherwise the compiler would compute everything that depends only on the key in a kernel of one thread, and wait for
-    it. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares this compiler. To
-    report to XLA: scalars could be recomputed in each thread.
+    Otherwise the compiler would put everything that depends only on the key into a kernel of one thread, for which the
+    next kernel waits. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares
+    this compiler. To report to XLA: scalars could be recomputed in each thread.
     """
     once: Callable[[tuple[jax.Array, ...]], T] = jax.jit(encrypt, inline=True)  # traced once for all platforms
 

@@ -1,13 +1,13 @@
-r"""The sine and the cosine model about their modes, in formulas without cancellation.
+r"""Formulas without cancellation for the sine and the cosine model about their modes.
 
-With a and b the two angles about their locations, the density of either model is proportional to
+Let a and b be the two angles, measured from their locations. The density of either model is proportional to
 
 .. math:: \exp(k_1\cos a + k_2\cos b + r\,W(a, b)), \qquad W = \sin a\sin b \text{ or } -\cos(a - b).
 
-For a given a the last two terms are :math:`\rho(a)\cos(b - \nu(a))`, so b is von Mises, and the marginal density of a
-is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. The function :math:`g = k_1\cos a + \rho` is concave in cos a, so
-the marginal has one mode for a in [0, pi]. Everything is measured from the mode a* of g. With u = cos a - cos a*, the
-exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for all parameters.
+For a given a, the last two terms are :math:`\rho(a)\cos(b - \nu(a))`, so b has a von Mises distribution. The marginal
+density of a is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. Its logarithm and the function
+:math:`g = k_1\cos a + \rho` are concave in cos a, so each has one mode for a in [0, pi]. Everything is measured from
+the mode a* of g. The exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for all parameters.
 
 If the mode of the cosine model is beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
 
@@ -26,7 +26,7 @@ from jax_von_mises.numerics import elementary
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.density import half_pi_rest
 
-# Lower bound of the second concentration, at which the second angle is uniform but still has a mean direction.
+# Lower bound of the second concentration, at which the second angle is uniform to rounding but has a mean direction.
 SMALLEST = {"float32": 1e-10, "float64": 1e-20}
 HEAD_MASK64 = 0xFFFFFFFFF8000000
 
@@ -55,7 +55,7 @@ def head(x: jax.Array) -> jax.Array:
 
 
 def difference_of_products(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array:
-    """Return a b - c d, to the rounding of the result unless the result is tiny."""
+    """Return a b - c d, accurate to the rounding of the result unless that is tiny."""
     (ah, bh, ch, dh) = (head(x) for x in (a, b, c, d))
     al, bl, cl, dl = a - ah, b - bh, c - ch, d - dh
     return (ah * bh - ch * dh) + ((ah * bl - ch * dl) + (al * bh - cl * dh)) + (al * bl - cl * dl)
@@ -74,7 +74,7 @@ def trigonometry(offset: jax.Array, mode: jax.Array, versine: jax.Array) -> tupl
 
 
 def angle_of_versine(versine: jax.Array) -> jax.Array:
-    """Return the angle in [0, pi/2] whose 1 - cos is `versine`."""
+    """Return the angle a in [0, pi/2] with 1 - cos a = `versine`."""
     return 2 * jnp.arcsin(jnp.sqrt(jnp.clip(0.5 * versine, 0, 0.5)))
 
 
@@ -100,7 +100,7 @@ class Sine(NamedTuple):
         k2 = jnp.maximum(k2, least)
         d = difference_of_products(k1, k2, r, r)
         square = jnp.maximum(r * r, least**2)
-        # These are sin^2 and cos of the mode where it is not 0.
+        # Where the mode is not 0, these are its sin^2 and cos.
         sine2 = jnp.minimum(jnp.maximum(-d, 0) * ((square + k1 * k2) / square) / (square + k1 * k1), 1)
         far = k1 * lax.rsqrt(square) * jnp.sqrt((k2 * k2 + square) / (k1 * k1 + square))
         versine = sine2 / (1 + jnp.where(d < 0, jnp.minimum(far, 1), 1))
@@ -119,16 +119,16 @@ class Sine(NamedTuple):
         inverse = 1 / (rho + self.top)
         square, both = self.r * self.r * inverse, 2 - versine - self.versine
         slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
-        # Far from a mode of small rho the difference is accurate, but the product is not.
+        # Far from a mode of small rho, the difference below is accurate, but the expression above is not.
         slope = jnp.where(-square * rise * inverse > 1, self.k1 - square * both, slope)
         return Place(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
 
     def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return rho times the cosine and the sine of the second angle's mean direction, given the first."""
+        """Return rho times the cosine and the sine of the mean direction of b, given a."""
         return jnp.broadcast_to(self.k2, sin.shape), self.r * sin
 
     def projections(self, place: Place) -> tuple[jax.Array, ...]:
-        """Return rho cos b and rho W at the second angle's mean direction, their rises from a*, and rho* - rho."""
+        """Return rho cos b and rho W at the mean direction of b, their rises from a*, and rho* - rho."""
         rise, _, _, sin, versine = place
         both = 2 - versine - self.versine
         fall = self.r * self.r * rise * both / (place.rho + self.top)
@@ -136,11 +136,11 @@ class Sine(NamedTuple):
         return first, self.r * sin * sin, jnp.zeros_like(rise), -self.r * rise * both, fall
 
     def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
-        """Return rho times the derivatives of cos b and W in the second angle, at its mean direction."""
+        """Return rho times the derivatives of cos b and W with respect to b, at the mean direction of b."""
         return -self.r * place.sin, self.k2 * place.sin
 
     def slope(self, place: Place) -> jax.Array:
-        """Return the derivative of rho in a."""
+        """Return the derivative of rho with respect to a."""
         return self.r * self.r * place.sin * (1 - place.versine) / place.rho
 
     @staticmethod
@@ -155,7 +155,7 @@ class Sine(NamedTuple):
 
     @staticmethod
     def statistic(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return W and its two derivatives."""
+        """Return W and its derivatives with respect to a and b."""
         return jnp.sin(a) * jnp.sin(b), jnp.cos(a) * jnp.sin(b), jnp.sin(a) * jnp.cos(b)
 
     @staticmethod
@@ -177,9 +177,9 @@ class Cosine(NamedTuple):
     top: jax.Array
     """rho at the mode."""
     rest: jax.Array
-    """Derivative of g in cos a at a = 0 if it is positive, else 0."""
+    """Derivative of g with respect to cos a at a = 0 if it is positive, else 0."""
     gap: jax.Array
-    """k2 - r, whose absolute value is rho at a = 0."""
+    """k2 - r; its absolute value is rho at a = 0."""
     flip: jax.Array
 
     @classmethod
@@ -195,7 +195,7 @@ class Cosine(NamedTuple):
         end, lost = jnp.abs(gap), jnp.where(gap < 0, -lost, lost)
         d = difference_of_products(k1, end, k2, r) + k1 * lost
         inner = d < 0
-        # A mode that is not at 0 has rho = k2 r / k1.
+        # At a mode other than 0, rho is k2 r / k1.
         divisor = jnp.where(inner, k1, 1)
         top = jnp.maximum(jnp.where(inner, k2 * (r / divisor), end), least)
         versine = jnp.where(inner, -d / divisor * ((top + end) / jnp.where(inner, 2 * k2 * r, 1)), 0)
@@ -206,7 +206,7 @@ class Cosine(NamedTuple):
     def at(self, offset: jax.Array) -> Place:
         """Return the `Place` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
-        # Use two squares, since a single expression for rho^2 has a large relative error if both are small.
+        # Add two squares, since a single expression for rho^2 has a large relative error if both are small.
         along, across = self.second(sin, versine)
         rho = jnp.maximum(jnp.sqrt(along * along + across * across), SMALLEST[sin.dtype.name])
         inverse = 1 / (rho + self.top)
@@ -214,21 +214,21 @@ class Cosine(NamedTuple):
         return Place(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
 
     def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return rho times the cosine and the sine of the second angle's mean direction, given the first."""
+        """Return rho times the cosine and the sine of the mean direction of b, given a."""
         return self.gap + self.r * versine, -self.r * sin
 
     def projections(self, place: Place) -> tuple[jax.Array, ...]:
-        """Return rho cos b and rho W at the second angle's mean direction, their rises from a*, and rho* - rho."""
+        """Return rho cos b and rho W at the mean direction of b, their rises from a*, and rho* - rho."""
         rise, versine = place.rise, place.versine
         fall = 2 * self.k2 * self.r * rise / (place.rho + self.top)
         return self.gap + self.r * versine, self.k2 * versine - self.gap, -self.r * rise, -self.k2 * rise, fall
 
     def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
-        """Return rho times the derivatives of cos b and W in the second angle, at its mean direction."""
+        """Return rho times the derivatives of cos b and W with respect to b, at the mean direction of b."""
         return self.r * place.sin, -self.k2 * place.sin
 
     def slope(self, place: Place) -> jax.Array:
-        """Return the derivative of rho in a."""
+        """Return the derivative of rho with respect to a."""
         return self.k2 * self.r * place.sin / place.rho
 
     @staticmethod
@@ -243,7 +243,7 @@ class Cosine(NamedTuple):
 
     @staticmethod
     def statistic(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return W and its two derivatives."""
+        """Return W and its derivatives with respect to a and b."""
         sine = jnp.sin(a - b)
         return -jnp.cos(a - b), sine, -sine
 

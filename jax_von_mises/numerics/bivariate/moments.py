@@ -1,12 +1,12 @@
-r"""Normaliser, moments and log density of the models, by Gauss-Legendre quadrature of the first angle's marginal.
+r"""Compute the normaliser, moments and log density, by Gauss-Legendre quadrature of the marginal of the first angle.
 
 The normaliser is :math:`e^{g(a^*)}` times
 
 .. math:: 4\pi\int_0^\pi e^{E(a)}\,e^{-\rho} I_0(\rho)\,da,
 
-and its first and second logarithmic derivatives in (k1, k2, r) are the means and covariances of the statistics
-T = (cos a, cos b, W). Statistics are measured from their values T* at the mode, since large numbers would otherwise
-cancel. With g(a*) = k . T*, the density is exp(k . (T - T*)) divided by that integral.
+and the first and second derivatives of its logarithm with respect to k = (k1, k2, r) are the means and covariances of
+the statistics T = (cos a, cos b, W). Statistics are measured from their values T* at the mode, since large numbers
+would otherwise cancel. Since g(a*) = k . T*, the density is exp(k . (T - T*)) divided by that integral.
 """
 
 import functools
@@ -24,10 +24,10 @@ from jax_von_mises.numerics.bivariate.models import Model
 from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
-# Number of nodes of the rule, and the fall of E at the ends of the window.
+# Number of nodes of the rule, and the fall of E at the ends of its interval.
 NODES = {"float32": 48, "float64": 160}
 DEPTH = {"float32": 19.0, "float64": 42.0}
-# Number of bisection steps for an end of the window, in the binary logarithm of its distance from the mode.
+# Number of bisection steps for an end of an interval, in the binary logarithm of its distance from the start.
 STEPS = {"float32": 8, "float64": 10}
 SMALLEST_DISTANCE = {"float32": -24.0, "float64": -50.0}
 
@@ -36,7 +36,10 @@ T = TypeVar("T", jax.Array, int)
 
 
 def reach(model: Model, start: jax.Array, sign: jax.Array | int, depth: jax.Array | float) -> jax.Array:
-    """Return the distance from offset `start` along `sign`, 1 or -1, to where E has fallen by `depth` or to the end."""
+    """Return the distance from offset `start`, towards pi (`sign` 1) or 0 (-1), to where E has fallen by `depth`.
+
+    If E does not fall that far, this is the distance to pi or 0.
+    """
     room = jnp.where(sign > 0, np.pi - model.mode - start, model.mode + start)
     least = model.at(start).exponent - depth
     room, least = jnp.broadcast_arrays(room, least)
@@ -64,14 +67,14 @@ def density(place: models.Place) -> jax.Array:
 
 
 class Rule(NamedTuple):
-    """Nodes of the integral and the fraction that each contributes, on a last axis."""
+    """Nodes of the integral and the fraction of it that each contributes, along a last axis."""
 
     model: Model
     """The parameters, with a last axis of length 1."""
     place: models.Place
     share: jax.Array
     log_total: jax.Array
-    """The logarithm of the normaliser over e^g(a*), without the last axis."""
+    """Logarithm of the normaliser divided by e^g(a*), without the last axis."""
 
 
 def rule(model: Model) -> Rule:
@@ -91,7 +94,7 @@ def rule(model: Model) -> Rule:
 
 
 def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the means of the three statistics given a, minus those at the mode, and A(rho) / rho."""
+    """Return the means of the three statistics given a, minus their values at the mode, and A(rho) / rho."""
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho
     first, second, first_rise, second_rise, fall = model.projections(place)
@@ -109,9 +112,9 @@ def mean_over(rule: Rule, values: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def log_total(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
-    """Return the logarithm of the normaliser over e^g(a*), with the derivative at a fixed T*, `mean_rises`.
+    """Return the logarithm of the normaliser divided by e^g(a*).
 
-    The absolute error is about 1e-6 (float32) or 1e-12 (float64).
+    The absolute error is about 1e-6 (float32) or 1e-12 (float64). The derivatives, at a fixed T*, are `mean_rises`.
     """
     return rule(kind.of(k1, k2, r)).log_total
 
@@ -123,7 +126,7 @@ def _log_total_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tupl
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
-    """Return the means of the three statistics minus those at the mode, with the derivative at a fixed T*."""
+    """Return the means of the three statistics minus their values at the mode, with derivatives at a fixed T*."""
     model = kind.of(k1, k2, r)
     integral = rule(model)
     return signed(model, [mean_over(integral, values) for values in conditional(integral.model, integral.place)[0]])
@@ -138,13 +141,13 @@ def _mean_rises_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tup
 
 
 def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[Triple, ...]:
-    """Return the covariances of the three statistics, as rows; this is the Fisher information about (k1, k2, r)."""
+    """Return the covariance matrix of the three statistics, the Fisher information about (k1, k2, r), as rows."""
     model = kind.of(k1, k2, r)
     integral = rule(model)
     means, over = conditional(integral.model, integral.place)
     place = integral.place
     rho = place.rho
-    # The second angle contributes through its deviations along its mean direction and orthogonal to it.
+    # The second angle contributes by its deviations along its mean direction and orthogonal to it.
     slope = bessel.slope(rho)
     first, second, *_ = integral.model.projections(place)
     first_across, second_across = integral.model.across(place)
@@ -200,7 +203,7 @@ def second_at_mode(model: Model) -> jax.Array:
 
 
 def rises(kind: type[Model], a: jax.Array, b: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
-    """Return T - T* for angles in [-pi, pi], as accurate as differences of angles; T* is constant in derivatives."""
+    """Return T - T* for angles in [-pi, pi], as accurate as differences of angles; derivatives are at a fixed T*."""
     model = jax.tree.map(lax.stop_gradient, kind.of(k1, k2, r))
     turned = models.from_mode_side(a, model)
     # Use the mode on the side of a.
@@ -219,7 +222,7 @@ def rises(kind: type[Model], a: jax.Array, b: jax.Array, k1: jax.Array, k2: jax.
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def exponent(kind: type[Model], a: jax.Array, b: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
-    """Return k . (T - T*), 0 or less, for angles in [-pi, pi], with the derivative in k at a fixed T*."""
+    """Return k . (T - T*), 0 or less, for angles in [-pi, pi]; derivatives with respect to k are at a fixed T*."""
     model = kind.of(k1, k2, r)
     turned = models.from_mode_side(a, model)
     size = jnp.abs(turned)
@@ -254,8 +257,8 @@ def second_given_first(
 def marginal_log_density(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
     """Return `log_total` plus the logarithm of the marginal density of the first angle in [-pi, pi].
 
-    The marginal density is the density of a pair divided by that of its second angle given the first, whatever the
-    second angle is.
+    For any second angle, the marginal density is the density of the pair divided by that of the second angle given the
+    first.
     """
     rho, direction = second_given_first(kind, a, k1, k2, r)
     b = lax.stop_gradient(direction)

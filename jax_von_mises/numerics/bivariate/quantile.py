@@ -1,12 +1,13 @@
-r"""The quantile of the marginal of the first angle, from a tail probability to an angle in [0, pi), without a table.
+r"""Compute the quantile of the marginal of the first angle, from a tail probability to an angle in [0, pi).
 
-The marginal is symmetric and has one mode on [0, pi]. Its tail T(x), towards pi or towards 0, is p J. A Gauss-Legendre
-rule from x to where the density is negligible gives J with full relative accuracy. The step towards the x whose tail is
-:math:`T e^{-f}` is that of the generalised Pareto tail with the same value and the same first two derivatives,
+The marginal density p is symmetric and has one mode on [0, pi]. Its tail T(x), towards pi or towards 0, is p J. A
+Gauss-Legendre rule from x to where the density is negligible gives J with full relative accuracy. The step towards the
+angle with the tail :math:`T e^{-f}` is that of the generalised Pareto tail with the same value and first two
+derivatives,
 
 .. math:: x + J\,\frac{1 - e^{-bf}}{b}, \qquad b = 1 + J\,(\log p)',
 
-which is exact where the density is constant (b = 1) or exponential (b = 0). A fixed number of steps suffices for all
+which is exact where the density is constant (b = 1) or exponential (b = 0). A fixed number of steps is enough for all
 parameters.
 """
 
@@ -48,7 +49,7 @@ def add_terms(
 
 
 def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
-    """Return J, the mass from a* + `offset` towards pi (`sign` 1) or 0 (-1) over the density there, and the place."""
+    """Return J at a* + `offset`, towards pi (`sign` 1) or 0 (-1), and the `models.Place` there."""
     name = offset.dtype.name
     nodes, weights = (jnp.asarray(x, offset.dtype) for x in gauss_legendre(NODES[name]))
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
@@ -65,7 +66,7 @@ def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax
 
 
 def score(model: Model, place: models.Place) -> jax.Array:
-    """Return the derivative in a of the logarithm of the marginal density."""
+    """Return the derivative of the logarithm of the marginal density with respect to a."""
     return bessel.ratio(place.rho) * model.slope(place) - model.k1 * place.sin
 
 
@@ -90,7 +91,7 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     sign = jnp.where(upper, 1, -1).astype(dtype)
     log_mass = jnp.log(tau) + log_half_mass(model)
     room = jnp.where(upper, np.pi - model.mode, model.mode)
-    # Start where the exponent has fallen by `level`, or where a constant density would leave the mass at the end.
+    # Start where the exponent has fallen by `level`, or nearer, where a constant density would leave that mass.
     level = jnp.maximum(-jnp.log(2 * tau), 1e-3)
     zero = jnp.zeros_like(tau)
     distance = moments.reach(model, zero, sign, level)
@@ -120,7 +121,7 @@ def log_half_mass(model: Model) -> jax.Array:
 
 
 def table(model: Model) -> jax.Array:
-    """Return cubics (degree 7 in float64) of `half_quantile` by octaves of tau: the upper tail, then the lower one."""
+    """Tabulate `half_quantile` in cells of `piecewise.table_grid`, for the upper tail and then for the lower one."""
     tau, nodes = piecewise.table_grid(np.dtype(model.mode.dtype))
     upper = np.repeat([[[True]], [[False]]], len(tau), axis=1)
     both = jnp.broadcast_to(jnp.asarray(tau, model.mode.dtype), (2, *tau.shape))
@@ -136,7 +137,7 @@ def look_up(table: jax.Array, tau: jax.Array, upper: jax.Array) -> jax.Array:
 
 
 def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> moments.Triple:
-    """Return the derivatives of quantiles in (k1, k2, r); `a` is the first angle in [0, pi), as the model counts it."""
+    """Return the derivatives of quantiles `a` in [0, pi), as the model counts them, with respect to (k1, k2, r)."""
     model = kind.of(k1, k2, r)
     offset = a - model.mode
     means = moments.signed(model, moments.mean_rises(kind, k1, k2, r))
@@ -174,7 +175,7 @@ ARCTANGENT = (
 
 @jax.custom_jvp
 def direction(cosine: jax.Array, sine: jax.Array) -> jax.Array:
-    """Return the angle of a vector of length 1e-20 or more; in float32 this compiles to one vector loop."""
+    """Return the angle of a vector of length 1e-20 or more; in float32, this compiles to one vector loop."""
     if sine.dtype == jnp.float64:
         return jnp.arctan2(sine, cosine)
     across, along = jnp.abs(sine), jnp.abs(cosine)

@@ -1,7 +1,7 @@
-"""Log densities at many angles, in float64 even inside float32 programs.
+"""Evaluate log densities at many angles, in float64 even inside float32 programs.
 
-A formula such as ``log(1 + rho**2 - 2 * rho * cos(x))`` loses all of its digits in float32 if the distribution is
-narrow, and float32 angles are too coarse for the nodes of a narrow mode far from 0. Everything else stays in float32.
+In float32, a formula such as ``log(1 + rho**2 - 2 * rho * cos(x))`` loses all its digits if the distribution is narrow,
+and angles are too coarse for the nodes of a narrow mode far from 0. Everything else stays in float32.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 LogDensity = Callable[..., jax.Array]
-"""``log_density(angle, *parameters)``, a scalar for a scalar."""
+"""``log_density(angle, *parameters)``, which returns a scalar for a scalar angle."""
 FLOAT64 = np.dtype(np.float64)
 
 
@@ -28,9 +28,9 @@ def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
 def evaluate(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
-    """Evaluate log densities at the angles ``base + step`` of one axis, in float64 (including the sum) if `wide`.
+    """Evaluate a log density at one axis of angles ``base + step``; if `wide`, also compute this sum in float64.
 
-    The result is differentiable to any order in `base`, `step` and `parameters`, which have the dtype of `base`.
+    The result has derivatives of any order with respect to `base`, `step` and `parameters`, which share one dtype.
     """
     if wide:
         return in_float64(lambda *args: (log_density(*args),), base, step, parameters)[0]
@@ -56,7 +56,7 @@ def in_float64(
     step: jax.Array,
     parameters: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, ...]:
-    """Evaluate `at_angles` in float64 for float32 arguments."""
+    """Evaluate `at_angles` at ``base + step`` in float64, for float32 arguments."""
     with scope(True):
         start, away, *wide = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
         return at_angles(function, start + away, tuple(wide))
@@ -69,7 +69,7 @@ def _in_float64_jvp(
     tangents: tuple[jax.Array, jax.Array, tuple[jax.Array, ...]],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
     # JAX applies derivative rules long after it has traced the function, when float64 is off again. The slopes are
-    # therefore a separate function, evaluated here in the same way. Products with tangents are float32.
+    # therefore a separate function, which is also evaluated in float64. Products with tangents are float32.
     def slopes(angle: jax.Array, *parameters: jax.Array) -> tuple[jax.Array, ...]:
         every = tuple(range(1 + len(parameters)))
         return tuple(jax.tree.leaves(jax.jacrev(function, every)(angle, *parameters)))
@@ -93,7 +93,7 @@ def _in_float64_jvp(
 
 @functools.lru_cache(maxsize=256)
 def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether JAX compiles a log density with parameters of these shapes in float64 inside a float32 program."""
+    """Return whether JAX can lower a log density, with parameters of these shapes, in float64 in a float32 program."""
 
     def inside(angle: jax.Array, *parameters: jax.Array) -> jax.Array:
         return lax.convert_element_type(evaluate(log_density, parameters, angle, angle, True), np.float32)

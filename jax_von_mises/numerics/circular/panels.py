@@ -4,13 +4,12 @@ r"""Divide the circle into intervals (panels) that adapt to a density, and integ
 
    .. math:: (v + s)\, s^{1/9} + \text{floor},
 
-   where v is the variation of the log density over the panel (plus twice its second difference), and s is the panel's
-   mass divided by the smaller of the two tail probabilities that contain it. The power 1/9 is optimal for a rule of
-   order 8.
+   where v is the variation of the log density over the panel plus twice its second difference, and s is the panel's
+   mass divided by the smaller of the two tails that contain it. The power 1/9 is optimal for a rule of order 8.
 2. *Rule.* In each panel, the density is replaced by its Legendre interpolant at Gauss-Legendre nodes. The integral of
    the interpolant from an end is computed in the factored form
-   :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`. It is exactly 0 at that end, and has full relative accuracy
-   near it.
+   :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`, which is exactly 0 at that end and has full relative
+   accuracy near it.
 3. *Sums.* The masses of the panels are summed from both ends. All terms are positive, so both tail probabilities are
    accurate to rounding.
 """
@@ -37,15 +36,15 @@ FLOOR = 0.2
 POWER = 1 / 9
 # Error of an integral over part of a panel, relative to the panel's last Legendre coefficient times its width.
 QUADRATURE = 0.1
-# Relative error of a tail probability from rounding of sums and polynomials.
+# Relative error of a tail probability from rounding in sums and polynomials.
 ROUNDING = {"float32": 5e-7, "float64": 5e-14}
-# Log densities are cut off this far below the largest one, because variation further down needs no panels.
+# Log densities are cut off this far below the largest one, because variation below that needs no panels.
 DEPTH = 1e5
-# Length of the blocks of prefix sums. Summing on two levels keeps the chains of additions short.
+# Length of the blocks of prefix sums. Two levels of sums keep the chains of additions short.
 BLOCK = 16
-# Distances of the first pass's edges from a hinted angle, in radians.
+# Distances, in radians, of the first pass's edges from a hinted point.
 HINT_DISTANCES = 2.0 ** -np.arange(2.0, 24.0, 2.5)
-# The log densities at -pi and pi may differ by this number times (1 + the range of the log density).
+# Largest allowed difference between the log densities at -pi and pi, divided by (1 + the range of the log density).
 END_TOLERANCE = 1e-3
 
 
@@ -59,7 +58,7 @@ class Panels(NamedTuple):
     mean: jax.Array
     """Scaled mean density of each panel, of shape (count,)."""
     shape: jax.Array
-    """Power coefficients of the sum in step 2 above, z in [-1, 1], lowest first, of shape (n - 1, count)."""
+    """Power coefficients in z of the sum under *Rule* above, constant first, of shape (n - 1, count)."""
     mass: jax.Array
     """Scaled mass before each edge, counted from -pi and from pi, of shape (2, count + 1)."""
     total: jax.Array
@@ -91,9 +90,9 @@ class Panels(NamedTuple):
 
 @functools.cache
 def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices that apply to values at the nodes.
+    """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices.
 
-    The first matrix computes the Legendre coefficients, and the second one `Panels.shape`.
+    The products of the matrices and values at the nodes are the Legendre coefficients and `Panels.shape`.
     """
     legendre = np.polynomial.legendre
     nodes, weights = legendre.leggauss(count)
@@ -108,7 +107,7 @@ def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def prefix_sums(x: jax.Array) -> jax.Array:
-    """Return cumulative sums along the last axis, whose length is a multiple of `BLOCK`, to a few roundings."""
+    """Return cumulative sums along the last axis, to a few roundings; its length must be a multiple of `BLOCK`."""
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     inner = product(blocks, jnp.asarray(np.triu(np.ones((BLOCK, BLOCK))), x.dtype))
@@ -125,7 +124,7 @@ def take(array: jax.Array, index: jax.Array) -> jax.Array:
 def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0) -> jax.Array:
     """Return the largest j < count with ``ascending[offset + j] <= value``, or 0 if there is none.
 
-    `ascending` holds consecutive rows of count + 1 numbers; `offset` is the start of a row. The count is a
+    `ascending` holds rows of count + 1 numbers, and `offset` is the position at which a row starts. The count is a
     power of two.
     """
     row = ascending.shape[-1]
@@ -139,19 +138,19 @@ def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0)
 
 
 def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the mean of exp over an interval on which the exponent is linear from `a` to `b`."""
+    """Return the mean of an exponential over an interval on which its exponent changes linearly from `a` to `b`."""
     top, fall = jnp.maximum(a, b), jnp.abs(a - b)
     return jnp.exp(top) * jnp.where(fall < 1e-2, 1 - 0.5 * fall, -jnp.expm1(-fall) / jnp.maximum(fall, 1e-2))
 
 
 def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Array:
-    """Return the edges moved to where the log density needs them.
+    """Move the edges to where the log density needs them.
 
-    `levels` holds the log densities at edges and midpoints, in ascending order. Tails below `smallest` count less.
+    `levels` holds the log densities at edges and midpoints, in order of the angle. Tails below `smallest` count less.
     """
     width = jnp.diff(edges)
     count = width.shape[0]
-    # A local maximum between points is estimated by a parabola through three of them, exact for a normal density.
+    # Estimate a local maximum between points by a parabola through three of them, which is exact for a normal density.
     left, here, right = levels[:-2], levels[1:-1], levels[2:]
     bend = left + right - 2 * here
     peak = (here >= left) & (here >= right) & (bend < 0)
@@ -166,7 +165,7 @@ def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Arra
     start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
     variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
     wanted = (jnp.minimum(variation, 1e4) + share) * share**POWER
-    # Each panel gets at least half of its larger neighbour's demand, to find a feature missed in one of the two.
+    # Give each panel at least half of its larger neighbour's demand, to find a feature that one of the two missed.
     padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
     wanted = jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
     wanted = wanted / jnp.sum(wanted) + FLOOR / count
@@ -190,7 +189,7 @@ def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Ar
 
 
 def most_points(count: int) -> int:
-    """Return the largest number of hinted points, around which up to three quarters of the first edges lie."""
+    """Return the largest number of hinted points; with it, three quarters of the first edges lie around them."""
     return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
 
 
@@ -229,7 +228,7 @@ def adapt(
 
     def divide(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         edges = state[0]
-        # Edges and midpoints, in ascending order.
+        # Edges and midpoints, in order of the angle.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
         half = 0.5 * jnp.diff(edges)
         step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
@@ -249,14 +248,14 @@ def adapt(
     step = width[:, None] * jnp.asarray(nodes[None], dtype)
     levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
     with scope(wide):
-        # The shift is rounded to the dtype in which it is stored, so that the differences are exact.
+        # Round the shift to the dtype in which it is stored, so that adding it to `fall` gives the log density.
         shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)
         fall = levels - lax.convert_element_type(shift, work)
         converted = [lax.convert_element_type(x, dtype).reshape(base.shape) for x in (jnp.exp(fall), fall, levels)]
     values, fall, levels = converted
     values = values * jnp.where(periodic, 1, jnp.nan).astype(dtype)
     mean = product(values, jnp.asarray(weights, dtype))
-    # Deviations from the mean are used, so that small coefficients keep their digits.
+    # Use deviations from the mean, so that small coefficients keep their digits.
     off = values - mean[:, None]
     shape = product(off, jnp.asarray(to_shape.T, dtype)).T
     last = jnp.max(jnp.abs(product(lax.stop_gradient(off), jnp.asarray(to_legendre[-2:].T, dtype))), 1)
@@ -264,7 +263,7 @@ def adapt(
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     total = sums[0, -1]
     probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
-    # The rounding error of a log density is relative to its size; the rounding error of its terms is unknown.
+    # Assume that the rounding error of a log density is relative to its size, since that of its terms is unknown.
     size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
     rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
     sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)
@@ -275,7 +274,8 @@ def adapt(
 def estimate_error(sums: jax.Array, total: jax.Array, last: jax.Array, rounding: jax.Array) -> jax.Array:
     """Return an estimate of the largest relative error of a tail probability that a random word can represent.
 
-    `last` is the mass of the last Legendre coefficients in each panel, `rounding` the probability moved by rounding.
+    In each panel, `last` is the mass of the last Legendre coefficients, and `rounding` the probability that rounding
+    moves.
     """
     dtype = np.dtype(sums.dtype)
     tails = sums[:, 1:] / total
@@ -307,8 +307,8 @@ def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[ja
 def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the angle at which the scaled mass from -pi (from pi if `from_end`) is `mass`, and the density there.
 
-    The angle is differentiable in the arrays of the panels by the implicit function theorem, because the last step
-    starts from a constant.
+    The angle is differentiable with respect to the arrays of the panels by the implicit function theorem, because the
+    last step starts from a constant.
     """
     fixed, steps = lax.stop_gradient(panels), STEPS[np.dtype(mass.dtype).name]
     count = panels.width.shape[0]
@@ -334,7 +334,7 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
 
 
 def tail(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Return the scaled mass between -pi (pi if `from_end`) and each angle `x` in [-pi, pi]; it is differentiable."""
+    """Return the scaled mass between -pi (pi if `from_end`) and each angle `x` in [-pi, pi], with derivatives."""
     panel = search(panels.edges, lax.stop_gradient(x))
     width = take(panels.width, panel)
     mean, shape = seen_from(panels, panel, from_end)

@@ -1,10 +1,12 @@
 """Tabulate the quantile of any density on the circle, so that a draw takes one look-up.
 
-Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`. These divide
-each octave equally, and each holds the polynomial through the quantile at some nodes. Across a gap between two modes,
-or at the foot of a spike, the quantile has a step inside a cell that no polynomial follows. Such cells are found by
-evaluating the tail probability at the table's angles. Up to `HARD` of them have a second level: octaves of the distance
-in t from one point, on both sides of it. Draws from a table without such cells skip the second level.
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`, which divide
+each octave equally. Each cell holds the polynomial through the quantile at some nodes.
+
+Across a gap between two modes, or at the foot of a spike, the quantile has a step that no polynomial follows.
+Evaluating the tail probability at the table's angles shows which cells contain such a step. Up to `HARD` of these hard
+cells have a second level: octaves of the distance in t from one point, on both sides of it. Draws from a table without
+hard cells skip the second level.
 """
 
 import functools
@@ -28,13 +30,13 @@ HARD = 24
 # Octaves of the second level on each side of its point, and cells in each, as a power of two.
 SUB_OCTAVES = {"float32": 16, "float64": 36}
 SUB_BITS = {"float32": 2, "float64": 3}
-# Cells with a larger relative error of the tail are hard.
+# Cells in which the tail has a larger relative error are hard.
 GOOD = {"float32": 5e-7, "float64": 2e-13}
 # Places in a cell at which to check its polynomial against the tail probability.
 CHECKED = {"float32": (0.12, 0.5), "float64": (0.02, 0.5)}
-# The error between these places may be this many times larger.
+# Factor by which the error may be larger between these places.
 BETWEEN = 2.0
-# If slopes between nodes differ by this factor, a polynomial would overshoot, and the cell gets a straight line.
+# If slopes between nodes differ by more than this factor, a line replaces the polynomial, which would overshoot.
 STEEP = 6.0
 
 
@@ -42,13 +44,13 @@ class Cells(NamedTuple):
     """The arrays that a look-up reads."""
 
     coefficients: jax.Array
-    """(degree + 1, 2 cells): polynomials of the cells counted from -pi, then from pi."""
+    """Polynomials of the cells counted from -pi, then from pi, of shape (degree + 1, 2 * cells)."""
     hard: jax.Array
-    """(2 cells,) int32: index of a hard cell, or -1."""
+    """Number of each hard cell, and -1 for the other cells, int32 of shape (2 * cells,)."""
     point: jax.Array
-    """(HARD,): place in each hard cell from which distances of the second level are counted."""
+    """Place in each hard cell from which the second level counts distances, of shape (HARD,)."""
     further: jax.Array
-    """(degree + 1, HARD * cells of the second level): polynomials of the second level."""
+    """Polynomials of the second level, of shape (degree + 1, HARD * cells of the second level)."""
 
 
 class Table(NamedTuple):
@@ -57,7 +59,7 @@ class Table(NamedTuple):
     cells: Cells
     panels: Panels
     error: jax.Array
-    """Estimate of the largest relative error of the smaller tail, for `angle`, `panels.tail` and `panels.quantile`."""
+    """Estimate of the largest relative error of the smaller tail in `angle`, `panels.tail` and `panels.quantile`."""
 
     @property
     def log_normalizer(self) -> jax.Array:
@@ -91,7 +93,7 @@ def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arra
 
 
 def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the polynomials of both levels, and the row and place in them for those of the first level."""
+    """Return the polynomials of both levels, and the row and place in them, from those of the first level."""
     name = np.dtype(place.dtype).name
     octaves, bits = SUB_OCTAVES[name], SUB_BITS[name]
     side = octaves << bits
@@ -118,7 +120,7 @@ def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.A
 
 
 def octave_places(places: np.ndarray, octaves: int, bits: int) -> np.ndarray:
-    """Return the numbers (cells, places) at `places` in each cell of `octave_cell`."""
+    """Return the numbers at `places` in each cell of `octave_cell`, of shape (cells, places)."""
     cells = 2**bits
     starts = 2.0 ** -np.arange(octaves, 0.0, -1.0)
     numbers: np.ndarray = (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(
@@ -128,12 +130,15 @@ def octave_places(places: np.ndarray, octaves: int, bits: int) -> np.ndarray:
 
 
 def shared(grid: np.ndarray, last: float) -> np.ndarray:
-    """Return each node once, for cells (cells, degree + 1) that share their ends; the last node is `last`."""
+    """Return each node of `grid` (cells, degree + 1) once, since neighbouring cells share an end, and then `last`."""
     return np.append(grid[:, :-1].reshape(-1), last)
 
 
 def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> jax.Array:
-    """Return coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes."""
+    """Return coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes.
+
+    With `steps`, cells with a step (see `STEEP`) get a straight line.
+    """
     groups, degree = values.shape[0], len(nodes) - 1
     cells = values[:, :-1].reshape(groups, -1, degree)
     ends = jnp.concatenate([cells[:, 1:, 0], values[:, -1:]], 1)
@@ -147,13 +152,13 @@ def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> ja
 
 
 def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and places at which to check the polynomials of `cells`, cell by cell."""
+    """Return the rows and places at which to check the polynomials, for a number of `cells` in order."""
     places = np.array(CHECKED[dtype.name])
     return np.repeat(np.arange(cells), places.size), np.tile(places, cells)
 
 
 def tail_error(fixed: Panels, angle: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Return the relative error of the tail `t` of each `angle`, beyond the effect of four float spacings."""
+    """Return the relative error of the tail `t` of each `angle`, apart from the effect of four float spacings."""
     eps = float(np.finfo(angle.dtype).eps)
     spacing = 4 * eps * jnp.abs(angle)
     ends = jnp.stack([angle - spacing, angle + spacing])
@@ -171,8 +176,8 @@ def tabulate(
 ) -> Table:
     """Tabulate the quantile of a density on the circle; the arguments are those of `panels.adapt`.
 
-    The table and its angles are differentiable once in the parameters, by the implicit function theorem, in forward and
-    reverse mode.
+    The table and its angles have first derivatives with respect to the parameters, by the implicit function theorem, in
+    forward and reverse mode.
     """
     return of_panels(panels.adapt(log_density, count, dtype, wide, points, parameters))
 
@@ -215,7 +220,7 @@ def of_panels(divided: Panels) -> Table:
 def second_level(
     divided: Panels, from_end: jax.Array, low: jax.Array, extent: jax.Array, *, nodes: np.ndarray
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the points, polynomials and remaining errors of the cells of t from `low` to `low` + `extent`."""
+    """Return the points, polynomials and remaining errors of hard cells, with t from `low` to `low` + `extent`."""
     dtype = np.dtype(low.dtype)
     fixed = lax.stop_gradient(divided)
     octaves, bits = SUB_OCTAVES[dtype.name], SUB_BITS[dtype.name]
@@ -244,9 +249,10 @@ def second_level(
 
 
 def step_in(fixed: Panels, from_end: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """Return the tail probability between `low` and `high` at which the quantile is steepest, for each cell.
+    """Estimate the tail probability between `low` and `high` at which the quantile is steepest, for each cell.
 
-    This is the tail probability of the middle of the panel with the least mass per unit change of the log density.
+    The estimate is the tail probability in the middle of the panel with the least mass per unit change of the log
+    density.
     """
     logs = jnp.log(fixed.mean + 1e-37)
     change = jnp.abs(jnp.diff(logs))

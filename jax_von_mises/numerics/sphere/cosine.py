@@ -1,7 +1,4 @@
-"""Compute the distribution function of the cosine of the angle to the mean direction, its inverse and derivatives.
-
-The notation is that of `fits`.
-"""
+"""Compute the cdf and the quantile of the cosine of the angle to the mean direction, in the notation of `fits`."""
 
 import functools
 
@@ -26,7 +23,7 @@ def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radia
 
 
 def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
-    """Return the probability beyond `w` as seen from the mode, whether that side is above `w`, and the density of y."""
+    """Return the probability beyond `w`, seen from the mode, whether that is above `w`, and the density of y there."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
     j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
@@ -38,7 +35,7 @@ def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return P(cosine < `w`), which is 0 at -1 and below and 1 at 1 and above."""
+    """Return P(cosine < `w`), which is 0 for `w` <= -1 and 1 for `w` >= 1."""
     inside = jnp.abs(w) < 1
     x, limit = jnp.where(inside, w, 0), jnp.minimum(kappa, radial.KAPPA_MAX)
     if dimension == 2:
@@ -58,7 +55,7 @@ def _lower_tail_jvp(
 
 
 def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
-    """Return the derivatives of `lower_tail` in the cosine and in kappa."""
+    """Return the derivatives of `lower_tail` with respect to `w` and `kappa`."""
     x, limit = jnp.clip(w, -1, 1), jnp.minimum(kappa, radial.KAPPA_MAX)
     gap = jnp.maximum((1 - x) * (1 + x), float(np.finfo(w.dtype).tiny))
     if dimension == 2:
@@ -78,7 +75,7 @@ def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, j
 def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1].
 
-    In three or more dimensions, tails between 0 and `fits.SMALLEST_QUANTILE` are computed as the latter.
+    In three or more dimensions, tails between 0 and `fits.SMALLEST_QUANTILE` are treated as the latter.
     """
     smallest = fits.SMALLEST_QUANTILE[q.dtype.name]
     upper = q > 0.5

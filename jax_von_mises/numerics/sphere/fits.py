@@ -7,17 +7,17 @@ r"""Fit polynomials for the sphere of a given dimension, in NumPy, while a progr
 .. math:: s = 2\kappa / (n + R), \quad R = \sqrt{n^2 + 4\kappa^2}, \quad \kappa = n s / (1 - s^2),
           \quad -f''(s) = n (1 + s^2).
 
-Therefore s in [0, 1] replaces the concentration. Tails are counted from a pole, either the near one, w = 1, or the far
-one, whose formulas are those of the near one with -w, -s and :math:`-\kappa`.
+Therefore s in [0, 1] replaces the concentration. Tails are counted from the near pole, w = 1, or from the far one. The
+formulas for the far pole are those for the near one with -w, -s and :math:`-\kappa`.
 
-*The hazard integral.* With y the place where the tail begins, w its cosine and L = -f'(y), the substitution
-T = tanh(z) of the distance z from y gives
+*The hazard integral.* Let y be the place where the tail begins, w its cosine, and L = -f'(y). With the distance z from
+y and T = tanh(z),
 
 .. math:: J(w, L) = \int_0^\infty e^{f(y + z) - f(y)} dz, \qquad
           f(y + z) - f(y) = (n w - L)\frac{T}{1 + w T} + \frac n2 \log(1 - T^2) - n \log(1 + w T),
 
 and the tail probability is the density at y times J. J is an analytic function of w and L, also at the poles and at
-infinite concentration. The derivative of the quantile in the concentration needs -dJ/dL.
+infinite concentration. The derivative of the quantile with respect to the concentration needs -dJ/dL.
 
 All computations here use float64; ``tests/numerics/test_sphere.py`` measures the accuracies.
 """
@@ -30,16 +30,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial import chebyshev
 
-# Coefficients below this fraction of the largest one are dropped, since they are below the rounding error of results.
+# Coefficients below this size (in a `Surface`, below this fraction of the first one) are dropped, since the rounding
+# error of results is larger.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
-# Smallest tail probabilities: of a sampler's words, of quantiles, and the smallest normal number.
+# Smallest tail probability of a sampler's words, smallest one of quantiles, and smallest normal number.
 SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
 SMALLEST_QUANTILE = {"float32": 2.0**-126, "float64": 2.0**-200}
 SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
 DEEP = 2.0**-100
-# The variable of the starting value is sqrt(LEVEL - log(2 t)) - sqrt(LEVEL).
+# The starting value is a polynomial in sqrt(LEVEL - log(2 t)) - sqrt(LEVEL), the level of the tail.
 LEVEL = 0.4
-# Below this n the starting value on the far side corrects the closed form of three dimensions.
+# Below this n (twice this n for tails below `DEEP`), the starting value on the far side corrects the closed form of
+# three dimensions.
 CLOSED_BASE_BELOW = 10
 
 # exp-sinh quadrature of the half line: nodes in units of the integrand's width, and weights.
@@ -49,13 +51,13 @@ HALF_LINE_WEIGHTS = (_STEPS[1] - _STEPS[0]) * 0.5 * np.pi * np.cosh(_STEPS) * HA
 
 
 class Surface(NamedTuple):
-    """A function of w and L, as a Chebyshev series in w whose coefficients are polynomials in a variable of L."""
+    """A function of w and L, as a Chebyshev series in w with polynomials in r / (L + r) as coefficients."""
 
     rows: tuple[tuple[float, ...], ...]
-    """Power coefficients of the variable, for each degree in w."""
+    """Coefficients of these polynomials, constant first, for each degree in w."""
     near: bool
     scale: float
-    """r of the variable r / (L + r)."""
+    """The number r."""
     reach: float
     """On the far side, the largest (L - n w) / (1 - w)."""
 
@@ -80,7 +82,7 @@ class Fits(NamedTuple):
     log_peak: tuple[float, ...]
     """Chebyshev series in 2 s^2 - 1 of the logarithm of that ratio, minus its value at s = 0."""
     below: tuple[float, ...]
-    """Chebyshev series in 2 s^2 - 1 of Q in s - A = s (1 - s^2)^2 Q / (n + 1), where A is the mean of w."""
+    """Chebyshev series in 2 s^2 - 1 of Q, defined by s - A = s (1 - s^2)^2 Q / (n + 1) with the mean A of w."""
     log_area: float
     """Logarithm of the area of the unit sphere."""
 
@@ -118,7 +120,7 @@ def truncated(series: np.ndarray, tolerance: float) -> tuple[float, ...]:
 
 @functools.cache
 def fits(n: int, dtype: str) -> Fits:
-    """Compute the `Fits` for n = d - 1 and a dtype's name; the trapezoid rule in y converges geometrically."""
+    """Compute the `Fits` for n = d - 1 and a dtype's name, by the trapezoid rule, which converges geometrically."""
     x = chebyshev_points(128)
     s = np.sqrt((1 + x) / 2)[:, None]
     distance = line(n, 1e-17, 1601)
@@ -130,7 +132,7 @@ def fits(n: int, dtype: str) -> Fits:
     mean_square = (density * delta * delta).sum(1) * step / total
     s = s[:, 0]
     peak = np.sqrt(2 * np.pi / (n * (1 + s * s))) / total
-    # Use E[L] = 0, where nothing cancels. With E[w], the result would be a difference from s.
+    # Use E[L] = 0, in which nothing cancels; from E[w], the result would be a difference.
     below = (n + 1) * mean_square / (4 * (1 + s * s))
     series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
@@ -140,7 +142,7 @@ def fits(n: int, dtype: str) -> Fits:
 
 
 def hazard_integral(n: int, w: np.ndarray, slope: np.ndarray, order: int = 0) -> np.ndarray:
-    """Compute J(w, L) for L = `slope`, or with `order` 1 its derivative -dJ/dL."""
+    """Compute J(w, L) for L = `slope`, or -dJ/dL with `order` 1."""
     w, slope = (np.asarray(x, float)[..., None] for x in np.broadcast_arrays(w, slope))
     width = 1 / (slope + np.sqrt(n) + 0.7)
     z = np.minimum(HALF_LINE * width, 300)
@@ -155,7 +157,7 @@ def hazard_integral(n: int, w: np.ndarray, slope: np.ndarray, order: int = 0) ->
 
 
 def ends(surface: Surface, n: float, w: Any) -> tuple[Any, Any]:
-    """Return the smallest and the largest L at `w` that a `Surface` covers; for NumPy and JAX arrays."""
+    """Return the smallest and the largest L that a `Surface` covers at `w`, a NumPy or JAX array."""
     if surface.near:
         return -0.05, float(n)
     return -0.68 * (w * w) - 0.02, n * w + surface.reach * (1 - w)
@@ -164,7 +166,7 @@ def ends(surface: Surface, n: float, w: Any) -> tuple[Any, Any]:
 def variable_range(
     surface: Surface, n: float, w: Any, reciprocal: Callable[[Any], Any] = np.reciprocal
 ) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of r / (L + r) at `w`, for NumPy and JAX arrays."""
+    """Return the smallest and the largest r / (L + r) that a `Surface` covers at `w`, a NumPy or JAX array."""
     smallest, largest = ends(surface, n, w)
     inverse: Callable[[Any], Any] = (lambda x: 1 / x) if surface.near else reciprocal
     return surface.scale * inverse(largest + surface.scale), surface.scale * inverse(smallest + surface.scale)
@@ -172,7 +174,7 @@ def variable_range(
 
 def largest_gamma(shape: float, tail: float) -> float:
     """Return the value that a gamma variable exceeds with probability `tail`."""
-    # Import at first use, since this takes a quarter of a second.
+    # Import SciPy at first use, since this takes a quarter of a second.
     from scipy import special
 
     number: float = special.gammainccinv(shape, tail)
@@ -181,7 +183,7 @@ def largest_gamma(shape: float, tail: float) -> float:
 
 @functools.cache
 def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> Surface:
-    """Fit the `Surface` of J (L + r), or with `order` 1 of -dJ/dL (L + r)^2, for tails down to `smallest`."""
+    """Fit the `Surface` of J (L + r), or of -dJ/dL (L + r)^2 with `order` 1, for tails down to `smallest`."""
     # On the far side, at infinite concentration, kappa (1 + w) has a gamma distribution.
     reach = 0.0 if near else float(1.02 * largest_gamma(n / 2, smallest))
     wide = dtype == "float64" or smallest < 1e-20
@@ -196,7 +198,7 @@ def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> 
     series = left @ values @ right.T
     large = np.abs(series) > TOLERANCE[dtype] * np.abs(series[0, 0])
     rows = np.flatnonzero(large.any(1))[-1] + 1
-    # Keep at least three coefficients of each row, so that no product with 0 is left for the compiler to simplify.
+    # Keep at least three coefficients of each row, so that the compiler finds no product with 0 to simplify.
     counts = [max(*np.flatnonzero(row), 2, 2) + 1 for row in large[:rows]]
     return bare._replace(
         rows=tuple(tuple(chebyshev.cheb2poly(row[:count]).tolist()) for row, count in zip(series, counts, strict=False))
@@ -218,8 +220,8 @@ def closed_base(n: int, t: np.ndarray, s: np.ndarray) -> np.ndarray:
 def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
     """Fit the `Guess` on one side for tails down to `smallest`.
 
-    The guess is (y - y of the mode) sqrt(n (1 + s^2)), or y minus `closed_base` on the far side below
-    `CLOSED_BASE_BELOW`. Least squares with Lawson's weights approaches the minimax error of the logarithm of t.
+    With the mode y*, the polynomial approximates (y - y*) sqrt(n (1 + s^2)), or y minus `closed_base` (see
+    `CLOSED_BASE_BELOW`). Least squares with Lawson's weights approaches the minimax error of the logarithm of t.
     """
     base = not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
     degrees = (4, 4) if near else (5, 8) if base else (6, 12)
@@ -264,7 +266,7 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
 
 
 def atanh_terms(largest: float, count: int) -> list[float]:
-    """Return the coefficients of (atanh(r) / r - 1) / r^2 in r^2 up to `largest`, accurate to float32 rounding."""
+    """Return the coefficients of (atanh(r) / r - 1) / r^2 in r^2 for r^2 up to `largest`, to float32 rounding."""
     x = 0.5 * largest * (1 + chebyshev_points(40))
     root = np.sqrt(x)
     series = chebyshev.Chebyshev.fit(x, (np.arctanh(root) / root - 1) / x, count - 1, domain=[0, largest])

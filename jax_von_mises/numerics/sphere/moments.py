@@ -1,11 +1,11 @@
-r"""Mean and normaliser of the von Mises-Fisher distribution and their derivatives, for every concentration; see `fits`.
+r"""Compute the mean and the normaliser of the von Mises-Fisher distribution, in the notation of `fits`.
 
-The mean of the cosine, its complement and its derivative are sums of positive terms in
-:math:`h = (1 - s^2)^2 Q / (n + 1)`,
+With :math:`h = (1 - s^2)^2 Q / (n + 1)`, the mean A of the cosine and its derivative are
 
-.. math:: A = s (1 - h), \quad 1 - A = (1 - s) + s h, \quad A' = h (1 + s^2 - s^2 h),
+.. math:: A = s (1 - h), \quad 1 - A = (1 - s) + s h, \quad A' = h (1 + s^2 - s^2 h).
 
-and need no Bessel function, no continued fraction and no separate cases.
+These formulas have no cancellation at any concentration, and need no Bessel function, continued fraction or separate
+cases.
 """
 
 import jax
@@ -24,7 +24,7 @@ def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
 
 
 def shrinkage(kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return s, 1 - s and h of the module's docstring, for `kappa` up to `KAPPA_MAX`."""
+    """Return s, 1 - s and h, for `kappa` up to `KAPPA_MAX`."""
     n = dimension - 1
     s, rest = mode_cosine(kappa, n)
     gap = rest * (1 + s)
@@ -46,7 +46,7 @@ def versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
 
 
 def beyond(kappa: jax.Array) -> jax.Array:
-    """Return the scale of 1 - w, which is 1 up to `KAPPA_MAX`, then proportional to 1 / kappa."""
+    """Return the scale of 1 - w, which is 1 up to `KAPPA_MAX` and proportional to 1 / kappa above it."""
     return jnp.minimum(KAPPA_MAX / jnp.maximum(kappa, 1), 1)
 
 
@@ -61,7 +61,7 @@ def _with_slope_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, .
 
 
 def with_slope(value: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return `value` with the derivative A' in `kappa`."""
+    """Return `value` with the derivative A' with respect to `kappa`."""
     return _with_slope(lax.stop_gradient(value), kappa, cosine_variance(kappa, dimension))
 
 
@@ -108,7 +108,8 @@ def _concentration_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array
 def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
     """Return the kappa with A(kappa) = `resultant` = 1 - `complement`.
 
-    Newton's method starts at Banerjee's approximation. Derivatives treat the two arguments as one number in two forms.
+    Newton's method starts from the approximation of Banerjee et al. (see `bessel.inverse_ratio`). Derivatives treat the
+    two arguments as one number in two forms.
     """
     r, c = lax.stop_gradient(resultant), lax.stop_gradient(complement)
     largest = 1e17 if r.dtype == jnp.float32 else 1e30

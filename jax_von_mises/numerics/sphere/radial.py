@@ -1,7 +1,7 @@
 r"""Compute tail probabilities and quantiles of the cosine w, and their derivatives, in the notation of `fits`.
 
-A place is a pair of shares: `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other` = 1 - `own`.
-The smaller share keeps its digits at both poles and at any concentration.
+A place is given by two shares: `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other` = 1 - `own`. The
+smaller share keeps its digits at both poles and at any concentration.
 
 With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b^*)` and signed s,
 
@@ -9,9 +9,9 @@ With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b
           L = -n\delta\left(\tfrac{1 + s^2}{2} - s g \delta\right), \\
           f - f^* = -\tfrac n2 (g\delta^2 + e - \log q) = -\tfrac n2 (s\delta - \log q).
 
-The first form of f is a sum of positive terms, and the second is used with split logarithms. The quantile of the tail
-probability t takes one step of fourth order in log t (two in float64) from the polynomial `fits.fitted_guess`, and one
-more for tails smaller than those of a sampler's words.
+The first form of f - f* is a sum of terms of one sign, and the second form is computed with split logarithms. The
+quantile of the tail probability t takes one step of fourth order in log t (two in float64) from the polynomial
+`fits.fitted_guess`, and one more for tails smaller than those of a sampler's words.
 """
 
 import functools
@@ -48,14 +48,14 @@ from jax_von_mises.numerics.sphere import fits
 KAPPA_MAX = 1e18
 # Above this concentration, the distribution is a point mass.
 LARGEST_KAPPA = {"float32": 1e37, "float64": 1e300}
-# Up to this value of f* - f, in units of n/2, the difference is a sum of positive terms, with log(1 + e) / (2 r) - 1 by
-# its series in r^2 < 0.3 for r = e / (2 + e). Above it, a product and a logarithm nearly cancel, which costs less than
-# the sum's rounding.
+# Up to this value of f* - f, in units of n/2, the difference is the sum of positive terms, in which
+# log(1 + e) / (2 r) - 1, with r = e / (2 + e), is a series in r^2. Above it, the second form loses less to cancellation
+# than the sum would lose to rounding.
 SPLIT = 0.2
-# Above this n, that sum is used wherever |e| < 1/2.
+# Above this n, the sum is used wherever |e| < 1/2.
 MANY = 20
 ATANH = {"float32": tuple(fits.atanh_terms(0.3, 8)), "float64": tuple(1 / j for j in range(3, 61, 2))}
-# Largest step of log t.
+# Largest step in log t.
 LARGEST_STEP = 0.7
 
 
@@ -78,7 +78,7 @@ class Mode(NamedTuple):
     def of(cls, kappa: jax.Array, n: int, near: jax.Array | np.ndarray) -> "Mode":
         """Compute the mode for kappa in [0, `KAPPA_MAX`]."""
         s, rest = mode_cosine(kappa, n)
-        # Use s near the equator, with one rounding, and elsewhere 1 - s, which is small and keeps its digits.
+        # Use s near the equator, where this rounds once, and elsewhere 1 - s, which is small and keeps its digits.
         small, large = jnp.where(s < 0.5, 0.5 - 0.5 * s, 0.5 * rest), 0.5 + 0.5 * s
         own, other = jnp.where(near, small, large), jnp.where(near, large, small)
         product = small * large
@@ -145,7 +145,7 @@ EXPM1 = tuple(1 / float(np.prod(np.arange(1.0, j + 2))) for j in range(11))
 
 
 def log_split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of factors of 2 in a normal positive number (0 in float64), and the logarithm of the rest."""
+    """Split a normal positive x into 2^e m; return e (in float64, 0) and the logarithm of m."""
     if x.dtype == jnp.float64:
         return jnp.zeros_like(x), jnp.log(x)
     bits = lax.bitcast_convert_type(x, jnp.int32)
@@ -167,7 +167,7 @@ def chebyshev_series(series: Sequence[float], x: jax.Array) -> jax.Array:
 
 
 def chebyshev_polynomials(x: jax.Array, count: int) -> list[jax.Array]:
-    """Return T_0(x) to T_count-1(x), each from two of half its degree, to keep chains of operations short."""
+    """Return T_j(x) for j < `count`, each from two of half its degree, to keep chains of operations short."""
     values = [jnp.ones_like(x), x]
     for j in range(2, count):
         half = values[j // 2]
@@ -203,7 +203,7 @@ def evaluate_surface(surface: fits.Surface, n: float, w: jax.Array, slope: jax.A
 
 
 def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
-    """Compute J at a `Place`, or with `order` 1 its derivative -dJ/dL, for tails down to `smallest`."""
+    """Compute J at a `Place`, or -dJ/dL with `order` 1, for tails down to `smallest`."""
     if n == 2:
         return closed_hazard(place, order)
     by_side = []
@@ -219,7 +219,7 @@ def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, 
 def closed_hazard(place: Place, order: int) -> jax.Array:
     """Compute `hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
 
-    With u = T / (1 + w T), which ends at 1/(1 + w), the integrand is e^(c u) with c = 2 w - L, and x = c / (1 + w).
+    With u = T / (1 + w T), which ends at 1/(1 + w), the integrand is e^(c u), where c = 2 w - L. Then x = c / (1 + w).
     """
     reach = 0.5 * reciprocal(place.other)
     x = (2 * place.cosine - place.slope) * reach
@@ -263,8 +263,8 @@ def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
 
 
 def fall_parts(place: Place, mode: Mode) -> tuple[jax.Array, jax.Array]:
-    """Return n/2 s delta = 2 kappa (b - b*), up to 45, as a sum of two numbers, the first exact."""
-    # On the far side b* is near 1, and b may also be near 1.
+    """Return n/2 s delta = 2 kappa (b - b*), at most 45, as a sum of two numbers, the first of which is exact."""
+    # On the far side, b* is near 1, and b may also be near 1.
     rest = xla.round_here(1 - place.small, 2)
     lost = (1 - rest) - place.small
     first = jnp.where(place.own_small, mode.other - rest, mode.other - place.small)
@@ -332,7 +332,7 @@ def quantile_share(
     kappa : array of the dtype of `t`
         In [0, inf]; NaN gives NaN.
     dimension : int
-        4 or more; for 2 see the circle, for 3 `closed_quantile_share`.
+        4 or more. For 3, use `closed_quantile_share`; for 2, the quantile of the circle.
     smallest : float, optional
         Smallest value of `t`; by default the smallest tail of a sampler's words.
 
@@ -396,8 +396,8 @@ def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) ->
 def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> jax.Array:
     """Compute `quantile_share` in three dimensions, where the tail is a difference of exponentials.
 
-    Towards the near pole b = -log(1 - t (1 - e^-2k)) / (2k). Towards the far pole k changes sign, and for k > 12 the
-    other share, -log(t (1 - e^-2k) + e^-2k) / (2k), gives b.
+    For the near pole, b = -log(1 - t (1 - e^-2k)) / (2k), where k is `kappa`. For the far pole, k changes sign; if
+    k > 12, b is 1 minus the other share, -log(t (1 - e^-2k) + e^-2k) / (2k).
     """
     k = jnp.maximum(kappa, 1e-20)
     floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= 12
@@ -424,7 +424,7 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 3))
 def share_at(t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Compute `quantile_share` in three or more dimensions at constant tails, with its derivative in `kappa`."""
+    """Compute `quantile_share` in three or more dimensions, differentiable with respect to `kappa` only."""
     if dimension == 3:
         return closed_quantile_share(t, near, kappa)
     return quantile_share(t, near, kappa, dimension)
@@ -449,7 +449,7 @@ def table_places(kappa: jax.Array, dimension: int) -> tuple[jax.Array, np.ndarra
 
 
 def odds_table(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Tabulate the odds over those of the mode for one `kappa`, in cells of `piecewise.table_grid`, near side first."""
+    """Tabulate the odds divided by those of the mode for one `kappa`, near side first, in the cells of `table_grid`."""
     signed, near, mode, nodes = table_places(kappa, dimension)
     small = jnp.abs(signed)
     odds = jnp.where((signed >= 0) == near, small * (1 / (1 - small)), (1 - small) * (1 / small))
@@ -489,10 +489,10 @@ def look_up_share(
 
 
 def slope_of_distance(place: Place, mode: Mode, n: int, smallest: float) -> jax.Array:
-    """Return the derivative in kappa of y, towards the pole of the tail, at a fixed tail probability."""
+    """Return the derivative of y, towards the pole of the tail, with respect to kappa at a fixed tail probability."""
     j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
-    # `above` is w minus its mean, towards the pole. Use selections, since XLA's simplifier loops on products with a
-    # sign.
+    # `above` is w minus its mean, towards the pole. Select instead of multiplying by a sign, since XLA's simplifier
+    # loops on such products.
     towards = below_mode(mode, n)
     above = jnp.where(mode.near, towards, -towards) - 2 * place.across
     rise = place.width * j_slope + above * j
@@ -507,10 +507,10 @@ def below_mode(mode: Mode, n: int) -> jax.Array:
 
 
 def slope_of_share(signed: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return the derivative in kappa of (1 - w)/2, from its `quantile_share`; never positive, 0 at infinity."""
+    """Return the derivative of (1 - w)/2 with respect to kappa from `quantile_share`; never positive, 0 at infinity."""
     n = dimension - 1
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), n, near)
-    # Beyond `KAPPA_MAX` the place is not used. A step may end slightly beyond the equator, at a share above 1/2.
+    # Above `KAPPA_MAX`, the place is not used. A share may slightly exceed 1/2 if a step ended beyond the equator.
     small = jnp.where(kappa > KAPPA_MAX, 0.5, jnp.abs(signed))
     place = Place.of(small, (signed >= 0) == near, n, mode)
     distance = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[signed.dtype.name])

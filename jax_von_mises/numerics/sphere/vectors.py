@@ -1,7 +1,7 @@
-"""Unit vectors: directions, the angle between two of them, and vectors about a mean direction.
+"""Normalise vectors, compute the angle between two of them, and place vectors about a mean direction.
 
-At a concentration of 1e7, the rounding error of a float32 component is 2e-4 of the spread. A normalised direction
-therefore stores its rounding error. With w the cosine of the angle between two vectors, 1 - w comes from their
+At a concentration of 1e7, the rounding error of a float32 component is 2e-4 of the spread. A `Direction` therefore
+stores its rounding error, and 1 - w, where w is the cosine of the angle between two vectors, comes from their
 difference.
 """
 
@@ -42,12 +42,12 @@ SINE_OF_QUARTER = tuple(
 COSINE_OF_QUARTER = tuple(
     (-1) ** j * _QUARTER ** (2 * j) / float(np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13)
 )
-# From this dimension on, the part of a normal vector orthogonal to a direction is long enough to compute as a
-# difference.
+# From this dimension on, the part of a normal vector orthogonal to a direction is so long that its square can be
+# computed as a difference.
 MANY = 16
-# Number of values that `ordered_sum` adds in parallel.
+# Number of values that `ordered_sum` adds at once, as many as a register holds.
 LANES = 8
-# A bound above every product of components of a finite direction.
+# A number above every product of components of finite vectors.
 LARGE = 1e30
 
 
@@ -68,7 +68,8 @@ def direction_of(vector: jax.Array) -> Direction:
     unit = vector * inverse
     if unit.dtype == jnp.float64:
         return Direction(unit, jnp.zeros_like(unit))
-    # Compute unit / inverse as an exact product of heads plus the rest. An error of the length is along the vector.
+    # Compute unit / inverse as an exact product of heads plus the rest. An error in the length moves the result only
+    # along the vector.
     length = lax.stop_gradient(1 / inverse)
     exact = lax.stop_gradient(unit)
     unit_head, length_head = head(exact), head(length)
@@ -80,7 +81,7 @@ def direction_of(vector: jax.Array) -> Direction:
 def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
     """Return 1 - w for the cosine w of the angle between vectors `x` and a `Direction`, with relative accuracy near 0.
 
-    Vectors are along the last axis. Those of `x` may have any length, but lengths near 1 give the smallest errors;
+    Vectors are along the last axis. Those of `x` may have any length, but lengths near 1 give the smallest errors.
     `lost` is the rounding error of `x`.
     """
     ndim = max(x.ndim, direction.unit.ndim)
@@ -131,7 +132,7 @@ def aligned(vectors: jax.Array, ndim: int) -> jax.Array:
 
 
 def place_in_space(signed: jax.Array, turn: jax.Array, unit: jax.Array) -> jax.Array:
-    """Return vectors in three dimensions from a `signed_share` and an azimuth in half turns."""
+    """Return vectors in three dimensions from a `radial.signed_share` and an azimuth in half turns."""
     r, (c, s) = sine(signed), cosine_and_sine(turn)
     first, second = (aligned(x, signed.ndim + 1) for x in tangents(unit))
     unit = aligned(unit, signed.ndim + 1)
@@ -141,10 +142,10 @@ def place_in_space(signed: jax.Array, turn: jax.Array, unit: jax.Array) -> jax.A
 
 
 def place_across(signed: jax.Array, z: jax.Array, unit: jax.Array) -> jax.Array:
-    """Return vectors in any dimension from a `signed_share` and normal vectors `z`.
+    """Return vectors in any dimension from a `radial.signed_share` and normal vectors `z`.
 
-    The part of `z` orthogonal to `unit` gives the azimuth. Since there is no reflection, no direction is special and
-    all derivatives are finite.
+    The part of `z` orthogonal to `unit` gives the azimuth. Unlike a reflection, this treats all directions alike and
+    has finite derivatives everywhere.
     """
     unit = aligned(unit, z.ndim)
     along = ordered_sum(rounded(z * unit))
@@ -163,7 +164,7 @@ def rounded(product: jax.Array) -> jax.Array:
 
 
 def ordered_sum(terms: jax.Array) -> jax.Array:
-    """Sum over the last axis in the same order in every program, adding as many numbers at once as a register holds."""
+    """Sum over the last axis in the same order in every program, adding `LANES` values at once."""
     size = terms.shape[-1]
     cut = size - size % LANES if size > LANES else 0
     lanes = xla.tree_sum([terms[..., j : j + LANES] for j in range(0, cut, LANES)]) if cut else terms[..., :0]
