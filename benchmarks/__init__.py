@@ -1,5 +1,5 @@
-"""Speed and accuracy of ``jax_von_mises`` compared with other libraries.
+"""Measure the speed and accuracy of ``jax_von_mises``, and compare them with other libraries.
 
-Each program answers one question; docs/benchmarks.md lists them. Run them from the root of the repository;
+docs/benchmarks.md lists the programs and the question that each one answers. Run them from the root of the repository;
 ``pip install -e ".[bench]"`` installs their dependencies.
 """

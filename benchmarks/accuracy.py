@@ -1,7 +1,7 @@
-"""Measure accuracy: distinct values of each sampler, and the largest errors of the functions.
+"""Measure accuracy: the number of distinct values from each sampler, and the largest errors of the functions.
 
-A float32 sampler that takes ``arccos`` of a cosine near 1 can return only the angles of the few cosines that float32
-has there. A million draws show this, since nearly all of them would be distinct in exact arithmetic.
+A float32 sampler that takes ``arccos`` of a cosine near 1 returns few distinct angles, because float32 has few values
+near 1. An accurate sampler returns nearly a million distinct values in a million draws.
 """
 
 from typing import NamedTuple
@@ -29,12 +29,12 @@ DRAWS = 1_000_000
 CONCENTRATIONS = (1e3, 1e5, 1e7, 1e9)
 ERROR_CONCENTRATIONS = (0.1, 5.0, 100.0, 1e4, 1e7)
 POINTS = 10_001
-PROBABILITIES = 201  # per tail, so twice as many quantiles; SciPy takes a millisecond for each
-WIDTH = 10.0  # standard deviations on each side: tails down to 1e-23, which float32 can hold
+PROBABILITIES = 201  # per tail; SciPy takes a millisecond per quantile
+WIDTH = 10.0  # standard deviations on each side; float32 can represent the tails, which reach 1e-23
 
 
 class Error(NamedTuple):
-    """A measure of the error of the function for `task`, with its label in tables."""
+    """An error measure of the function for `task`, and its label in tables."""
 
     task: str
     measure: str
@@ -50,13 +50,13 @@ ERRORS = (
 
 
 def summarise(angles):
-    """Count the draws of a sampler about 0, after rounding them to float32.
+    """Summarise draws about 0, after rounding them to float32.
 
     Returns
     -------
     dict
-        ``distinct``, the number of distinct finite ``|x|``; ``zero`` and ``nan``, the fractions of draws that are
-        exactly 0 and that are NaN.
+        ``distinct``, the number of distinct finite ``|x|``; ``zero``, the fraction of draws that are exactly 0;
+        ``nan``, the fraction that are NaN.
     """
     sizes = np.abs(np.asarray(angles, np.float32).ravel())
     finite = sizes[np.isfinite(sizes)]
@@ -83,7 +83,7 @@ def answer(peer, case, arguments=None):
 
 
 def measure(peers=PEERS, draws=DRAWS, concentrations=CONCENTRATIONS):
-    """Return rows of ``peer``, ``concentration`` and the counts of `summarise`, for every peer that runs here."""
+    """Return a row for each concentration and each peer that runs here, with the fields of `summarise`."""
     rows = []
     for concentration in concentrations:
         case = Case(f"accuracy k={concentration:g}", "accuracy", draws, concentration)
@@ -130,7 +130,7 @@ def errors(tasks, peers=PEERS, concentrations=ERROR_CONCENTRATIONS):
         for concentration in concentrations:
             k = float(np.float32(concentration))
             arguments = questions(task, k)
-            # One element: the peer's timing input is not used here.
+            # `arguments` replace the peer's timing input, so one element is enough.
             case = Case(f"{task} k={concentration:g}", task, 1, concentration, task)
             for peer in peers:
                 values = answer(peer, case, arguments)
@@ -154,12 +154,12 @@ def by_concentration(rows, cell):
 
 
 def count_table(rows):
-    """Return the table of distinct values."""
+    """Return the numbers of distinct values as a table."""
     return by_concentration(rows, lambda row: f"{row['distinct']:,}")
 
 
 def error_tables(rows):
-    """Return the largest errors, with a table for each measure."""
+    """Return the largest errors as text, with a table for each measure."""
     texts = []
     for error in ERRORS:
         chosen = [row for row in rows if (row["task"], row["measure"]) == (error.task, error.measure)]

@@ -1,4 +1,4 @@
-"""The timed cases, shared by the benchmarks and their tests."""
+"""Define the timed cases."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["ARC", "CASES", "GRIDS", "LOCS", "SEED", "TASKS", "WEIGHTS", "Case", "LogUniform", "Task", "on_gpu"]
 
-# A GPU draws 2^24 angles in the time of a few kernel launches; this many times as many angles measure the kernel.
+# Factor for the size of a case on a GPU, which draws 2^24 angles in the time of a few kernel launches.
 GPU_FACTOR = 16
 SEED = 20260101
 ARC = (-1.0, 2.0)
@@ -32,8 +32,8 @@ TASKS = {
     "cdf": Task("points"),
     "log_prob": Task("points"),
     "fit": Task("data sets", 1e3, "k"),
-    "truncated": Task("draws"),  # from the arc `ARC`
-    "mixture": Task("points"),  # the log density of two components, `WEIGHTS` and `LOCS`
+    "truncated": Task("draws"),  # from `ARC`
+    "mixture": Task("points"),  # log density of a mixture of two components, with `WEIGHTS` and `LOCS`
     "gradient": Task("draws"),  # of the sum of the draws, with respect to their common concentration
 }
 
@@ -53,9 +53,9 @@ class LogUniform(NamedTuple):
 class Case(NamedTuple):
     """A timed case: `count` results of `task` for `concentration` and location 0, in `dtype`.
 
-    Goals apply to a `group`. For samplers it is "one" (one concentration for all draws), "array" (one for each draw) or
-    "small" (a short call, which measures overhead). For other cases it is their name, and in a grid the grid's name.
-    `size` is the number of angles in a data set.
+    Goals apply to a `group`. In a grid, the group is the name of the grid. Otherwise, it is "one" (one concentration
+    for all draws), "array" (a separate one for each draw) or "small" (a short call, which measures overhead) for the
+    task "sample", and the name of the case for other tasks. `size` is the number of angles in a data set.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Case(NamedTuple):
         return self.concentration.values(self.count) if self.per_draw else np.float32(self.concentration)
 
     def inputs(self, i):
-        """Return input `i` as a NumPy array; unused by tasks that start from keys."""
+        """Return input `i` as a NumPy array; tasks that start from keys do not use it."""
         generator = np.random.default_rng((SEED, i))
         if self.task == "icdf":
             values = generator.random(self.count)
@@ -104,7 +104,7 @@ CASES = (
     Case("k=1", "one", count=2**24, concentration=1.0),
     Case("k=5", "one", count=2**24, concentration=5.0),
     Case("k=100", "one", count=2**24, concentration=100.0),
-    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection accepts 66 %, its lowest rate
+    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection accepts 66 % of attempts, its minimum
     Case("array", "array", count=2**22, concentration=LogUniform(1e-2, 1e4)),
     Case("small", "small", count=1000, concentration=5.0),
     Case("icdf", "icdf", count=2**20, concentration=5.0, task="icdf"),
@@ -128,7 +128,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 KEYS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
 FUNCTIONS = ("icdf", "cdf", "log_prob", "gradient")
 
-# Further cases, which users request by name.
+# Additional cases, which run only on request.
 GRIDS = {
     "sizes": tuple(Case("size=1" if power == 0 else f"size=2^{power}", "sizes", 2**power, 5.0) for power in SIZES),
     "concentrations": tuple(
@@ -150,7 +150,7 @@ GRIDS = {
     ),
 }
 
-# Groups of cases whose size must not change.
+# Groups whose cases have the same size on a GPU.
 FIXED = ("small", "sizes", "arrays")
 
 

@@ -1,7 +1,7 @@
-"""Time the table and the draws of `CircularDistribution`, compared with `sample_von_mises`.
+"""Time tables and draws of `CircularDistribution`, and compare the draws with `sample_von_mises`.
 
-``python -m benchmarks.circular`` times densities with one mode and with several. `sample_von_mises` takes turns with
-the draws, and draws the same number of angles. ``--json FILE`` saves all results.
+``python -m benchmarks.circular`` times densities with one mode and with several. The competitors take turns and draw
+the same number of angles. ``--json FILE`` saves all results.
 """
 
 import sys
@@ -17,7 +17,7 @@ COUNT = 2**22
 
 
 class Case(NamedTuple):
-    """`count` draws from the density with this name; if `count` is 0, only its table."""
+    """`count` draws from the density with this name, or only its table if `count` is 0."""
 
     density: str
     count: int
@@ -47,7 +47,7 @@ def log_density(name):
 
 
 def competitors(case):
-    """Return the competitors of a case by name, each with its number of angles per call."""
+    """Return the competitors of a case by name, each with its number of angles per call (1 for a table)."""
     import jax.numpy as jnp
 
     from jax_von_mises import CircularDistribution, sample_von_mises
@@ -75,7 +75,7 @@ def competitors(case):
 
 
 def summary(records):
-    """Return the rows of a table: milliseconds, rates, and the rate relative to `sample_von_mises`."""
+    """Return the rows of a table: times, rates, rates relative to `sample_von_mises`, and times of the first call."""
     lines = [("density", "ms", "million per second", "rate / sample_von_mises", "first call")]
     for record in records:
         own, peer = record["results"]["jax_von_mises"], record["results"].get("sample_von_mises")

@@ -1,7 +1,8 @@
 """Compare two results of `performance_benchmark`, and find the cases that became slower or faster.
 
-The comparison uses our ratios to the peers timed in the same run, since a slower machine slows both. It uses our rate
-only if no ratio can be judged and the machine is the same. A noisy timing in either run gives no verdict.
+The comparison uses the ratios of our rate to those of peers in the same run, since a slower machine slows both. It uses
+our rate itself only if no ratio can be judged and the machine is the same. A noisy timing in either run gives no
+verdict.
 """
 
 import argparse
@@ -26,7 +27,8 @@ TOO_NOISY = "too noisy"
 STATES = (SLOWER, FASTER, SAME, TOO_NOISY, BUSY)
 
 RATE = "rate"
-# Fields that must be equal for two cases to be the same work, and for two machines to be the same.
+# Cases are comparable if the fields in `WORK` are equal, and machines are the same if those in `MACHINE` are. Different
+# `SETTINGS` are only listed.
 WORK = ("count", "concentration", "task", "size", "dtype", "key_impl")
 MACHINE = ("platform", "device", "device_count", "cpu", "cores")
 SETTINGS = ("system", "python", "x64", "variables")
@@ -53,12 +55,12 @@ class Comparison(NamedTuple):
     differences: list[str]
     """Differences in machines, settings and versions."""
     unmatched: list[tuple[str, str]]
-    """Cases with the reason why they, or parts of them, are not compared."""
+    """Cases that are not compared, or only in part, each with the reason."""
     tolerance: float
 
     @property
     def judged(self):
-        """Number of changes that the verdict rests on."""
+        """Number of changes that have a verdict."""
         return sum(change.state not in (TOO_NOISY, BUSY) for change in self.changes)
 
     @property
@@ -68,7 +70,7 @@ class Comparison(NamedTuple):
 
 
 def share(string):
-    """Read a number above 0 and below 1."""
+    """Parse a number between 0 and 1, both excluded."""
     value = float(string)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and below 1, not {string}")
@@ -76,15 +78,15 @@ def share(string):
 
 
 def judge(factor, noise, tolerance):
-    """Return the state of a change by `factor` whose timings are steady."""
-    # A loss and the gain that reverses it count alike, such as 0.7 and 1 / 0.7.
+    """Return the state of a change by `factor`, given steady timings."""
+    # On a log scale, a loss counts as much as the gain that reverses it: 0.7 as much as 1 / 0.7.
     if abs(math.log(factor)) <= max(math.log1p(noise), -math.log1p(-tolerance)):
         return SAME
     return FASTER if factor > 1 else SLOWER
 
 
 def change_of(case, peer, numbers, timings, tolerance, busy):
-    """Return the `Change` from the old number to the new one; both come from `timings`."""
+    """Return the `Change` between two `numbers`, old and new, which were computed from `timings`."""
     noise = noise_of(result["spread"] for result in timings)
     noisy = any(result["wide"] for result in timings)
     state = BUSY if busy else TOO_NOISY if noisy else judge(numbers[1] / numbers[0], noise, tolerance)
@@ -116,8 +118,8 @@ def compare_case(old, new, tolerance, same_machine, busy):
             why = f" ({reason})" if reason else ""
             unmatched.append((name, f"{LABELS.get(peer, peer)} is in the {where} result only{why}"))
         elif before[peer]["count"] != after[peer]["count"]:
-            counts = f"{before[peer]['count']:,} before and {after[peer]['count']:,} now"
-            unmatched.append((name, f"{LABELS.get(peer, peer)} did {counts}"))
+            counts = f"{before[peer]['count']:,} before, {after[peer]['count']:,} now"
+            unmatched.append((name, f"{LABELS.get(peer, peer)}, elements per call: {counts}"))
         elif peer != OURS and "ratio" in before[peer] and "ratio" in after[peer]:
             timings = (before[OURS], before[peer], after[OURS], after[peer])
             ratios = before[peer]["ratio"], after[peer]["ratio"]

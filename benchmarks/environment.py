@@ -45,7 +45,7 @@ def cores():
 
 
 def commit():
-    """Return the commit that is checked out, marked if files differ from it; None outside a repository."""
+    """Return the checked-out commit, with a mark if files differ from it; None outside a repository."""
     command = ("git", "describe", "--always", "--dirty", "--abbrev=12")
     try:
         text = subprocess.check_output(command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True)
@@ -67,7 +67,7 @@ def versions():
 
 @contextlib.contextmanager
 def without_cache():
-    """Turn JAX's compilation cache off, since it would make first calls look short."""
+    """Turn off JAX's compilation cache, which would shorten first calls."""
     import jax
 
     before = jax.config.jax_enable_compilation_cache

@@ -22,12 +22,12 @@ __all__ = [
     "write_text",
 ]
 
-# Upper limit in bytes, above the size of all results.
+# Largest result file that is read, in bytes.
 LARGEST = 2**26
 
 
 def new_file(text):
-    """Read the name of an output file; reject a missing folder before the measurement rather than after it."""
+    """Parse the path of an output file; reject a missing folder now rather than after the measurement."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
@@ -38,7 +38,7 @@ def new_file(text):
 
 @contextlib.contextmanager
 def atomic_file(path, mode, permissions=0o644, **options):
-    """Open a file that replaces `path` once complete; until then, `path` keeps the old file."""
+    """Open a temporary file that replaces `path` once it is complete."""
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
@@ -72,7 +72,7 @@ NUMBERS = re.compile(r"\[\n\s+([^\[\]{}\"]+?)\n\s+\]")
 
 
 def write_json(path, result):
-    """Write `result` to `path`, as `write_text` does, with each list of numbers on one line."""
+    """Write `result` to `path` as JSON, completely or not at all, with each list of numbers on one line."""
     text = json.dumps(result, indent=1, allow_nan=False)
     write_text(path, NUMBERS.sub(lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text) + "\n")
 
@@ -87,7 +87,7 @@ def finish(start, path, result):
 
 
 def finite(text):
-    """Read a number of a result; raise ValueError unless it is finite and small enough to compute with."""
+    """Parse a number in a result; raise ValueError unless it is finite and small enough to compute with."""
     value = float(text)
     if not math.isfinite(value) or abs(value) > 1e100:
         raise ValueError(f"it holds the number {text[:20]}, which is not a measurement")
@@ -100,9 +100,10 @@ def read_json(path):
     Raises
     ------
     OSError, ValueError
-        The file cannot be read, is too large or too deeply nested, or holds a number that is not finite.
+        The file cannot be read, is too large or too deeply nested, does not hold a JSON object, or holds a number that
+        is not finite.
     """
-    from jax_von_mises.streams.safe_files import read_plain  # here, since `startup` times the import of JAX
+    from jax_von_mises.streams.safe_files import read_plain  # not at the top, since `startup` times the import of JAX
 
     text = read_plain(path, LARGEST).decode("utf-8")
     try:

@@ -1,6 +1,7 @@
-"""Goals for the speed of the sampler and the other functions, and verdicts on results.
+"""Define goals for the speed of the sampler and the other functions, and judge results.
 
-All goals are ratios to a competitor timed in the same run, since only ratios carry over between machines.
+A goal is the smallest allowed ratio of our rate to that of a peer in the same run. Rates do not carry over to other
+machines, but such ratios do.
 """
 
 import math
@@ -50,10 +51,11 @@ GOALS = (
     Goal("cpu", "small", "normal", 1),
     Goal("cpu", "icdf", "scipy", 1000),
     Goal("cpu", "cdf", "scipy", 100),
-    # The fastest peer, compiled and warm, since SciPy is slow.
+    # This goal is for the fastest peer, since SciPy is slow.
     Goal("cpu", "cdf", "tfp", 20),
     Goal("cpu", "cdf64", "scipy", 5),
-    # The peer draws from another distribution, whose quantile is one function; the goal means 4e7 draws per second.
+    # The peer draws from a truncated normal distribution, whose quantile is simpler. On two cores, the goal amounts to
+    # 4e7 draws per second.
     Goal("cpu", "truncated", "normal", 0.2),
     Goal("cpu", "mixture", "tfp", 1.5),
     Goal("cpu", "log_prob", "tfp", 1.5),
@@ -71,8 +73,8 @@ GOALS = (
 class Verdict(NamedTuple):
     """The outcome of one case for one goal; `ratio` is None if the package or the peer did not run.
 
-    A ratio gives no verdict if the rounds of either disagree (`noisy`) or the machine was not quiet (`busy`). Otherwise
-    `noise` is its relative uncertainty.
+    `noisy` means that the rounds of either disagree, and `busy` that the machine was not quiet. `noise` is the relative
+    uncertainty of the ratio.
     """
 
     case: str

@@ -1,6 +1,7 @@
-"""Guard the speed: judge a few cases against reduced goals, with one verdict.
+"""Judge a few cases against reduced goals, and give one verdict on all of them.
 
-The reduced goals are low enough for any kind of machine. A noisy case is repeated; if it stays noisy, it is not judged.
+The goals are reduced so that any machine can meet them. A noisy case is measured again, and is not judged if it stays
+noisy.
 """
 
 from benchmarks import goals
@@ -35,7 +36,7 @@ def attempt(measure, platform, required, attempts=ATTEMPTS):
     Parameters
     ----------
     measure : callable
-        Function that measures the case and returns its entry of the result file.
+        Function that measures the case and returns its entry in the result file.
     platform : str
         Platform on which JAX runs.
     required : sequence of Goal
@@ -48,7 +49,7 @@ def attempt(measure, platform, required, attempts=ATTEMPTS):
     entry : dict
         The entry of the last measurement.
     verdicts : list of Verdict
-        Each is from the first attempt that settled it, since replacing it with a later one would select results.
+        Each verdict is from the first attempt that settled it, since a choice among attempts would be biased.
     """
     settled = {}
     for _ in range(attempts):
@@ -62,7 +63,7 @@ def attempt(measure, platform, required, attempts=ATTEMPTS):
 
 
 def overall(verdicts):
-    """Return the overall verdict: PASS only if every verdict is settled."""
+    """Return FAIL if a goal is missed, else TOO NOISY if a verdict is open, else PASS if there is any verdict."""
     states = {verdict.state for verdict in verdicts} - {goals.NOT_MEASURED}
     if goals.MISSED in states:
         return FAIL

@@ -23,10 +23,10 @@ def resident():
 
 
 class Trace:
-    """Record the memory of this process from a thread, as a context manager.
+    """Context manager that records the memory of this process from a thread.
 
-    ``points`` holds tuples of seconds since the start, `Resident.total` and `Resident.private`. The first one is from
-    before the body runs, the last one from after it.
+    ``points`` holds tuples of seconds since the start, `Resident.total` and `Resident.private`. The first tuple is from
+    before the body of the ``with`` statement, and the last one from after it.
     """
 
     def __init__(self, interval=0.05):
@@ -53,6 +53,6 @@ class Trace:
             self._take()
 
     def growth(self, private=False):
-        """Return the largest number of bytes held at any time, minus those held at the start."""
+        """Return the largest number of bytes held at any time, minus the number at the start."""
         held = [point[2 if private else 1] for point in self.points]
         return max(held) - held[0]

@@ -1,13 +1,13 @@
-"""Measure the speed and accuracy of the samplers and functions, compared with other libraries in one process.
+"""Compare the speed and accuracy of the samplers and functions with those of other libraries, in one process.
 
 ``python -m benchmarks.performance_benchmark --quick`` times the most important cases in about two minutes on two cores;
-without ``--quick`` all cases take about half an hour. It prints a table for each case, the accuracy, and a verdict on
-each goal; ``--json FILE`` saves all results for ``python -m benchmarks.plots FILE`` and for later comparisons.
-``--tuned`` enables 512-bit vectors in XLA and huge pages for all competitors, as users can.
+without ``--quick`` all cases take about half an hour. The program prints a table for each case, the accuracy, and a
+verdict on each goal. ``--json FILE`` saves all results for ``python -m benchmarks.plots FILE`` and for later
+comparisons. ``--tuned`` enables 512-bit vectors in XLA and huge pages for all competitors.
 
-``--grid sizes dtypes keys`` and other grids vary the size, the dtype, the key and other properties.
-``--compare OLD.json`` lists the cases that became slower; with ``--from NEW.json`` it compares two files without a new
-run. ``--guard`` judges a few cases against reduced goals; the exit code is 0 for PASS and TOO NOISY, 1 for FAIL, and 2
+``--grid sizes dtypes keys`` times cases of different sizes, dtypes and keys; ``--help`` lists the other grids.
+``--compare OLD.json`` lists the changes since that result; with ``--from NEW.json`` it compares two files without a new
+run. ``--guard`` judges a few cases against reduced goals. Its exit code is 0 for PASS and TOO NOISY, 1 for FAIL, and 2
 if nothing can be judged.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.text import case_table, environment_text, missing_text, positive
 __all__ = ["FORMAT", "main", "prepare", "run_case"]
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-FORMAT = 2  # of the result file; increased when a reader of old files would misread a new one
+FORMAT = 2  # of the result file; increase it if readers of the old format would misread the new one
 
 
 class Mode(NamedTuple):
@@ -68,7 +68,7 @@ def prepare(peer, case, capped):
 
 
 def noting(competitor, dtypes):
-    """Return a copy of `competitor` that appends the dtype of each result to `dtypes`, None if it is not one array."""
+    """Return a copy of `competitor` that appends each result's dtype (None if it is not an array) to `dtypes`."""
 
     def wait(result):
         dtype = getattr(result, "dtype", None)
@@ -79,7 +79,7 @@ def noting(competitor, dtypes):
 
 
 def first_calls(case, peers, capped, tick):
-    """Start every peer on `case`.
+    """Prepare every peer for `case`, and time its first call.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def first_calls(case, peers, capped, tick):
         For each peer that runs, its number of elements, its `Ready` function, the seconds of its first call, and the
         dtype of the result.
     missing : dict of str to str
-        For each other peer, the reason.
+        The reason for each other peer.
     """
     started, missing = {}, {}
     for peer in peers:
@@ -100,7 +100,7 @@ def first_calls(case, peers, capped, tick):
         except Unavailable as reason:
             missing[peer.name] = str(reason)
         except Exception as error:
-            # A peer that runs out of memory or breaks on this JAX is reported; for this package it is an error.
+            # If another library runs out of memory or fails on this JAX, only report it.
             if peer.name == OURS:
                 raise
             missing[peer.name] = f"failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -108,7 +108,7 @@ def first_calls(case, peers, capped, tick):
 
 
 def summary(count, device, dtype, measured):
-    """Return the entry of a result file for one peer with the `Timing` `measured`."""
+    """Return the entry of one peer in a result file; `measured` is its `Timing`."""
     fast, slow = measured.quartiles
     return {
         "count": count,
@@ -124,7 +124,7 @@ def summary(count, device, dtype, measured):
 
 
 def run_case(case, peers, rounds, capped):
-    """Time `peers` on `case`; return its entry of the result file."""
+    """Time `peers` on `case`; return the entry of the case in the result file."""
     with precision(case.dtype), progress() as tick:
 
         def turn(competitor, inputs, clock):
@@ -157,7 +157,7 @@ def parser():
         "--quick", action="store_true", help="measure fewer cases in fewer rounds, with less work for slow peers"
     )
     size.add_argument("--guard", action="store_true", help="judge a few cases: PASS, FAIL or TOO NOISY")
-    parser.add_argument("--json", metavar="FILE", type=new_file, help="write timings, environment, accuracy, verdicts")
+    parser.add_argument("--json", metavar="FILE", type=new_file, help="write all results and the environment")
     names = [case.name for case in (*CASES, *grid_cases(GRIDS))]
     default = ", ".join(case.name for case in CASES)
     text = f"measure these cases, which may belong to grids, such as {GRIDS['sizes'][-1].name}; default: {default}"
@@ -187,7 +187,7 @@ def grid_cases(names):
 
 
 def chosen(options, default):
-    """Return the requested cases, in the order of the tables."""
+    """Return the requested cases, or those in `default`, in the order of `CASES` and `GRIDS`."""
     wanted = {*options.cases, *(case.name for case in grid_cases(options.grid))} or default
     return [case for case in (*CASES, *grid_cases(GRIDS)) if case.name in wanted]
 
@@ -231,7 +231,7 @@ def measure_accuracy(cases, peers, mode):
 
 def measure(options):
     """Run and print the requested measurements; return the result."""
-    # By default JAX reserves three quarters of a GPU's memory, which the other libraries need, too.
+    # By default, JAX reserves three quarters of a GPU's memory, but the other libraries need memory, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     name = "guard" if options.guard else "quick" if options.quick else "full"
     mode = MODES[name]
@@ -289,8 +289,8 @@ def main(arguments=None):
     Returns
     -------
     int
-        Exit code: 1 if `--compare` finds a regression or the guard fails, 2 if a file is not a result or nothing can be
-        judged; otherwise 0, even if goals are missed.
+        The exit code is 1 if `--compare` finds a regression or the guard fails, and 2 if a file is not a result or
+        nothing can be judged. Otherwise it is 0, even if goals are missed.
     """
     command_line = parser()
     options = command_line.parse_args(arguments)
@@ -300,7 +300,7 @@ def main(arguments=None):
         tune(sys.argv[1:] if arguments is None else arguments)
     start = time.perf_counter()
     try:
-        # Read the files before the measurement takes minutes.
+        # Read the files first, since the measurement takes minutes.
         old = None if options.compare is None else read_result(options.compare)
         result = None if options.measured is None else read_result(options.measured)
     except ValueError as error:

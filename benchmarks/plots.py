@@ -13,7 +13,7 @@ from benchmarks.text import install_command
 
 __all__ = ["main", "run"]
 
-# Colours for colour-blind readers (Okabe and Ito); markers for print without colours.
+# Colours that colour-blind readers can distinguish (Okabe and Ito), and markers for print in black and white.
 STYLES = {
     OURS: {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 7, "zorder": 5},
     "eager": {"color": "#D55E00", "marker": "x", "linestyle": (0, (1, 1))},
@@ -29,7 +29,7 @@ COMMON = {"linewidth": 1.5, "markersize": 5.5}
 INK = "#222222"
 SETTINGS = {
     "svg.hashsalt": "jax_von_mises",  # otherwise element names are random
-    "svg.fonttype": "path",  # identical even if the font is missing
+    "svg.fonttype": "path",  # looks the same where the font is missing
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10,
     "axes.spines.top": False,
@@ -50,7 +50,7 @@ SETTINGS = {
 def speed_series(result):
     """Map each peer to pairs of a concentration and a rate in million draws per second.
 
-    Only cases with one concentration for all draws count. Noisy rates are left out.
+    The rates are those of cases with one concentration for all draws. Noisy rates are left out.
     """
     series = {}
     for case in result["cases"]:
@@ -95,7 +95,7 @@ def draw(axes, series):
 
 
 def machine_text(found):
-    """Return the machine and the release of JAX."""
+    """Return the machine and the release of JAX as text."""
     machine = f"{found['cpu']}, {found['cores']} cores" if found["platform"] == "cpu" else found["device"]
     return f"{machine}, JAX {found['versions']['jax']}"
 
@@ -162,7 +162,7 @@ def run(arguments, module, text, source, upgrade, make):
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=text.splitlines()[0])
     parser.add_argument("result", type=Path, help=f"file written by {source} --json")
-    parser.add_argument("--out", type=Path, required=True, help="picture to write; its suffix gives the format")
+    parser.add_argument("--out", type=Path, required=True, help="picture to write; its suffix sets the format")
     options = parser.parse_args(arguments)
     try:
         import matplotlib
@@ -182,7 +182,7 @@ def run(arguments, module, text, source, upgrade, make):
         print(f"cannot read {options.result}: {error}", file=sys.stderr)
         return 1
     with matplotlib.rc_context(SETTINGS):
-        # Without a date, the same result gives the same bytes.
+        # A date would make the bytes differ between runs.
         metadata = {"Date": None} if options.out.suffix == ".svg" else None
         options.out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(options.out, metadata=metadata, dpi=150)

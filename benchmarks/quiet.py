@@ -77,12 +77,12 @@ def worst_spread(repetitions):
 
 
 def repeat(until, seconds):
-    """Append the seconds of each repetition of a fixed calculation, in which NumPy releases the GIL, to `seconds`."""
+    """Repeat a fixed calculation until the time `until`, and append the duration of each repetition to `seconds`."""
     angles = np.linspace(0.0, 1.0, SIZE)
     result = np.empty_like(angles)
     while (start := time.perf_counter()) < until:
         for _ in range(SINES):
-            np.sin(angles, out=result)
+            np.sin(angles, out=result)  # releases the GIL, so the threads run in parallel
         seconds.append(time.perf_counter() - start)
 
 
@@ -102,6 +102,6 @@ def check(seconds=1.0):
     after = psutil.cpu_times()
     # Only Linux reports steal.
     steal = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
-    # Leave out the first repetition, which touches the memory for the first time.
+    # Leave out the first repetition, during which the system provides the memory.
     spread = worst_spread([each[1:] for each in repetitions])
     return decide(psutil.getloadavg()[0], count, steal / max(sum(after) - sum(before), 1e-9), spread)

@@ -1,8 +1,8 @@
-"""Profile a machine in half a minute: device, first call, rate, small calls, memory, copies to the host.
+"""Profile a machine in half a minute: device, first call, rate, small calls, memory and copies to the host.
 
-``python -m benchmarks.simple_profile`` needs the package and psutil, writes no files, and compares with
-``jax.random.normal`` in the same run. ``jax-von-mises doctor`` diagnoses a problem, and
-``benchmarks.performance_benchmark`` compares with other libraries.
+``python -m benchmarks.simple_profile`` needs only the package and psutil, and writes no files. It compares the sampler
+with ``jax.random.normal`` in the same run. To diagnose a problem, run ``jax-von-mises doctor``. To compare with other
+libraries, run ``python -m benchmarks.performance_benchmark``.
 """
 
 import argparse
@@ -22,7 +22,7 @@ __all__ = ["advice", "main"]
 CONCENTRATION = 5.0
 SIZES = {"cpu": (2**10, 2**20, 2**24), "gpu": (2**10, 2**20, 2**28)}
 ROUNDS = 9
-# Free bytes needed per draw: twice the four float32 arrays of `jax.random.normal`, as other programs may share a GPU.
+# Free bytes needed per draw: twice the four float32 arrays of `jax.random.normal`, since other programs may need some.
 ROOM = 32
 
 NORMAL = "normal"
@@ -140,7 +140,7 @@ def main(arguments=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args(arguments)
-    # By default JAX reserves three quarters of a GPU's memory, which other programs may need.
+    # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jax_von_mises import runtime
 

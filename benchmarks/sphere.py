@@ -1,9 +1,9 @@
-"""Time draws of directions on the sphere, compared with `jax.random.normal`, SciPy and TensorFlow Probability.
+"""Time draws of directions on the sphere, and compare them with those of other libraries.
 
-``python -m benchmarks.sphere`` times directions in several dimensions, with one concentration for all draws and with a
-separate one for each, only the cosines, and the derivative with respect to the concentration. The competitors take
-turns. `jax.random.normal` draws the same number of components, so the ratio to it is the cost relative to the cheapest
-random array of that size. ``--json FILE`` saves all results.
+``python -m benchmarks.sphere`` times draws of directions in several dimensions, with one concentration for all draws
+and with a separate one for each. It also times draws of the cosines alone, and derivatives with respect to the
+concentration. The competitors take turns: the package, SciPy, TensorFlow Probability, and `jax.random.normal` for as
+many components. ``--json FILE`` saves all results.
 """
 
 import sys
@@ -21,7 +21,7 @@ FEW = 2**14
 
 
 class Case(NamedTuple):
-    """`count` draws in `dimension` dimensions: directions, cosines, or the derivative of the sum of directions."""
+    """`count` draws in `dimension` dimensions: directions, cosines, or the derivative of the sum of all components."""
 
     kind: str
     dimension: int
@@ -98,7 +98,7 @@ def tfp(of_keys, n, d):
 
 
 def summary(records):
-    """Return the rows of a table: rates, and times relative to `jax.random.normal` for as many components."""
+    """Return the rows of a table: rates, our time relative to that of `jax.random.normal`, and our first call."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million per second", *names, "time / normal", "first call")]
     for record in records:

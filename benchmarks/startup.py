@@ -1,9 +1,9 @@
-"""Measure the time to the first angles of a new process: compiled, from the compilation cache or an exported sampler.
+"""Measure the time to the first angles of a new process, with and without a compilation cache or an exported sampler.
 
-``python -m benchmarks.startup`` runs several rounds, each with a new process for every way to start, in random order. A
-process imports JAX, starts it, gets ready (enables the cache, loads the file), and draws twice. The compared time is
-that of getting ready and of the first draw. It excludes imports, and the creation of keys and parameters, for which JAX
-compiles programs, too.
+``python -m benchmarks.startup`` runs several rounds. Each starts a new process for every way to the first angles, in
+random order. A process imports JAX, starts it, gets ready (enables the cache, loads the file), and draws twice. The
+compared time is that of getting ready and of the first draw. It excludes imports and the creation of keys and
+parameters, for which JAX also compiles programs.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Way(NamedTuple):
     name: str
     label: str
     cache: str | None = None
-    """State of the compilation cache: ``"empty"``, ``"full"``, or None if it is not used."""
+    """State of the compilation cache before the process, ``"empty"`` or ``"full"``; None if it is not used."""
     file: bool = False
     peer: str = OURS
     module: str = "jax_von_mises"
@@ -71,18 +71,17 @@ WAYS = (
 
 LABELS = {way.name: way.label for way in WAYS}
 
-# The first draws.
 TASKS = {
     "one": Case("one concentration, 2^20 float32", "one", 2**20, 4.0),
     "array": Case("a concentration for each of 1000", "array", 1000, LogUniform(1.0, 9.0)),
 }
 
-# Upper limits, in seconds, of getting ready and the first draw together.
+# Upper limits, in seconds, for getting ready and the first draw together.
 GOALS = {"compile": 1.0, "cache": 0.2}
 
 
 def live(order):
-    """Draw the first angles in this process; return the seconds of each stage, or the reason why it cannot run."""
+    """Draw the first angles in this process; return the seconds of each stage, or why they cannot be drawn."""
     way = next(way for way in WAYS if way.name == order["way"])
     case = TASKS[order["task"]]
     times = [time.perf_counter()]
@@ -120,7 +119,7 @@ def live(order):
 def ask(order):
     """Run `live` in a new process and return its result."""
     command = [sys.executable, "-m", "benchmarks.startup", "--order", json.dumps(order)]
-    # No way may use the user's own cache.
+    # Hide the user's own cache.
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -129,7 +128,7 @@ def ask(order):
 
 
 def measure(ways, tasks, rounds, folder):
-    """Return the seconds of each part for each task, way and round, and the reason for each way that cannot run."""
+    """Return the seconds of each stage for each task, way and round, and the reason for each way that cannot run."""
     from jax_von_mises import runtime
 
     found = {name: {way.name: [] for way in ways} for name in tasks}
@@ -163,7 +162,7 @@ def measure(ways, tasks, rounds, folder):
 
 
 def summarise(found):
-    """Return the medians and quartiles of the time to the first angles, and the medians of its parts."""
+    """Return the medians and quartiles of the time to the first angles, and the medians of all stages."""
     summary = {}
     for name, ways in found.items():
         summary[name] = {}
@@ -262,7 +261,7 @@ def main(arguments=None):
     if missing:
         print(f"\n{missing_text(missing, LABELS)}")
     if text := goal_text(summary, busy):
-        print(f"\nGoals: allowed time as a multiple of the measured one\n{text}")
+        print(f"\nGoals: allowed time as a multiple of the measured time\n{text}")
     finish(
         began,
         options.json,

@@ -1,4 +1,4 @@
-"""Format the text tables of the benchmarks, and read arguments of their command lines."""
+"""Format the text tables of the benchmarks, and parse arguments of their command lines."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ __all__ = [
     "time_text",
 ]
 
-# Printed instead of a number whose rounds disagree, where its spread does not fit.
+# Replaces a number whose rounds disagree.
 NOISE = "noise"
 MARKED = "  ~: the rounds disagree or the machine is busy; draw no conclusions from this number"
 # Seconds between the dots of `progress`.
@@ -48,7 +48,7 @@ def progress():
 
 
 def positive(text):
-    """Read a count of 1 or more."""
+    """Parse a count of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
@@ -62,7 +62,7 @@ def install_command(extra):
 
 
 def table(rows):
-    """Return rows as text with aligned columns, the first to the left and the others to the right."""
+    """Return rows as text, with the first column aligned to the left and the others to the right."""
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -3,9 +3,9 @@
 - A call lasts until its result is ready, since JAX and the GPU libraries return before they have finished.
 - The first call, which traces and compiles, is timed separately.
 - Competitors take turns, so that a machine that slows down during the run slows all of them.
-- Every call gets a new input, which is made outside the timed span.
+- No call gets the input of the previous call. Inputs are made outside the timed span.
 - A time is the median of many rounds. If its quartiles are too far apart, it is marked and supports no conclusion.
-- `stages` splits a call in three: until it returns, until its result is ready, and until the host has the result.
+- `stages` splits a call into three stages: until it returns, until its result is ready, and until the host has it.
 """
 
 import functools
@@ -24,8 +24,8 @@ __all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "noise_
 SHORTEST_TURN = 0.1
 MOST_CALLS = 2000
 
-# Seconds. Longer calls have a turn only in every third round, since a single one averages over disturbances, and they
-# would otherwise take most of the run.
+# Seconds. Longer calls have a turn only in every third round. A long call averages over disturbances, and more turns
+# would take most of the run.
 LONG_CALL = 1.0
 LONG_CALL_ROUNDS = 3
 
@@ -54,7 +54,7 @@ class Competitor(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds per call in each turn, and of the first call."""
+    """Seconds of the first call, and seconds per call in each turn."""
 
     first: float
     seconds: tuple[float, ...]
@@ -77,7 +77,7 @@ class Timing(NamedTuple):
 
     @property
     def wide(self):
-        """Whether the turns are too few, or disagree too much, to conclude anything."""
+        """Whether the turns are too few, or disagree too much, for any conclusion."""
         return self.spread > WIDE_SPREAD or len(self.seconds) < FEWEST_TURNS
 
 
@@ -140,14 +140,15 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
     clock : callable
         Returns seconds.
     measure : callable
-        Function of a competitor, inputs and the clock that returns the record of a turn.
+        Takes a competitor, inputs and the clock; returns the record of a turn.
     total : callable
-        Function of that record that returns the seconds per call.
+        Takes the record of a turn; returns the seconds per call.
 
     Returns
     -------
     dict of str to list
-        The records of all turns, by default seconds per call. Calls above `LONG_CALL` have fewer turns than rounds.
+        The records of all turns, by default seconds per call. Competitors with calls longer than `LONG_CALL` have fewer
+        turns than rounds.
     """
     used = dict.fromkeys(competitors, 1)
 
@@ -159,7 +160,7 @@ def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, tota
     first = {name: turn(name, 1) for name in competitors}
     warm = {name: total(found) for name, found in first.items()}
     calls = {name: min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(s, 1e-9)))) for name, s in warm.items()}
-    # Warming up hardly changes a long call, so its first one counts as a turn.
+    # Warming up hardly changes a long call, so its first turn counts.
     seconds = {name: [first[name]] if warm[name] > LONG_CALL else [] for name in competitors}
     order = random.Random(0)
     for number in range(1, rounds + 1):
@@ -177,10 +178,10 @@ def stages(competitors, fetch, rounds, clock=time.perf_counter):
 
 
 def take_turns(competitors, rounds, clock=time.perf_counter):
-    """Time competitors with long calls, with one call of each per round.
+    """Time competitors with long calls, one call of each per round; the arguments are those of `interleave`.
 
-    The seconds can be compared round by round, which matters if the machine's speed drifts, as that of disks does. The
-    arguments are those of `interleave`; the result maps each name to its seconds in every round.
+    The result maps each name to its seconds in every round. They can be compared round by round, which matters if the
+    speed of the machine drifts, as that of a disk does.
     """
     seconds = {name: [] for name in competitors}
     order = random.Random(0)

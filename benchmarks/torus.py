@@ -1,8 +1,8 @@
-"""Time pairs of angles, compared with `sample_von_mises` and NumPyro's bivariate class.
+"""Time pairs of angles, and compare them with `sample_von_mises` and NumPyro's bivariate class.
 
-``python -m benchmarks.torus`` draws pairs from a common distribution and from a separate one for each pair, with and
-without derivatives, and computes the log density and its gradient for many distributions. The competitors take turns.
-`sample_von_mises` with an array of concentrations draws one angle per pair, which is a lower bound on the work.
+``python -m benchmarks.torus`` times draws of pairs, from a common distribution and from a separate one for each pair,
+and the derivative of draws. It also times the log density and its gradient for many distributions. The competitors take
+turns. `sample_von_mises` with an array of concentrations draws one angle per pair, which is a lower bound on the work.
 ``--json FILE`` saves all results.
 """
 
@@ -20,7 +20,7 @@ FEW_PAIRS, FEW_DISTRIBUTIONS = 2**10, 8
 
 
 class Case(NamedTuple):
-    """`count` draws or log densities of a `model` with concentrations 5 and 6 and a `correlation`, or random ones."""
+    """`count` draws or log densities of a `model`; the concentrations are 5 and 6 unless `each` is set."""
 
     kind: str
     """ "pairs", "gradient" (of the sum of pairs, with respect to the correlation) or "log_prob" (with its gradient)."""
@@ -28,7 +28,7 @@ class Case(NamedTuple):
     count: int
     correlation: float = 3.0
     each: bool = False
-    """Whether every draw has its own parameters, with log-uniform concentrations between 0.01 and 10^4."""
+    """Whether every pair has its own random parameters, with log-uniform concentrations between 0.01 and 10^4."""
 
     @property
     def name(self):
@@ -75,7 +75,7 @@ def competitors(case):
         return jax.grad(lambda r: draw(key, k1, k2, r).sum())(r)
 
     def log_prob(key, k1, k2, r):
-        """Compute the log density and its gradient at randomly shifted points, which differ from call to call."""
+        """Compute the log density and its gradient at points that are shifted randomly in each call."""
         moved = points + jax.random.uniform(key)
         return jax.value_and_grad(lambda k: cls(0.0, 0.0, *k).log_prob(moved).sum())((k1, k2, r))
 
@@ -88,7 +88,7 @@ def competitors(case):
         found["sample_von_mises"] = of_keys(angles), n
     if case.kind == "gradient":
         found["the draw alone"] = of_keys(draw), n
-    # NumPyro supports neither two modes, nor derivatives of draws, nor the cosine model.
+    # NumPyro does not support bimodal distributions, derivatives of draws, or the cosine model.
     supported = case.kind == "log_prob" or (case.kind == "pairs" and not case.each)
     if supported and case.model == "sine" and case.correlation == 3.0:
         found |= numpyro(of_keys, case, parameters, points)
@@ -118,7 +118,7 @@ def numpyro(of_keys, case, parameters, points):
 
 
 def summary(records):
-    """Return the rows of a table: rates, and the times of one call and of the first call of ours."""
+    """Return the rows of a table: rates, and the times of one call and of the first call to our function."""
     names = list(dict.fromkeys(name for record in records for name in record["results"]))
     lines = [("million per second", *names, "one call", "first call")]
     for record in records:

@@ -1,7 +1,7 @@
-"""Time competitors that take turns on each case, for the benchmarks of single distributions.
+"""Time competitors that take turns on each case, for the benchmarks `circular`, `sphere` and `torus`.
 
-Such a program defines `CASES`, a function `competitors` that maps each name to a competitor and its number of draws per
-call, and a function `summary` that returns all records as rows of a table.
+Each of them defines `CASES`, a function `competitors` that returns the competitors of a case and their numbers of draws
+per call, and a function `summary` that returns all records as rows of a table.
 """
 
 import argparse
@@ -48,14 +48,14 @@ def run(case, competitors, rounds):
 def parser(program, description):
     """Build the argument parser."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=description.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="measure {quick} rounds, not {full}".format(**ROUNDS))
+    parser.add_argument("--quick", action="store_true", help="run {quick} rounds instead of {full}".format(**ROUNDS))
     parser.add_argument("--rounds", type=positive, metavar="N", help="number of rounds")
     parser.add_argument("--json", metavar="FILE", type=new_file, help="write the times and the environment")
     return parser
 
 
 def main(program, description, cases, competitors, summary, arguments):
-    """Time all cases of the program with this name and docstring, print a table, and return 0."""
+    """Time all cases of a benchmark with this name and docstring, print a table, and return 0."""
     options = parser(program, description).parse_args(arguments)
     mode = "quick" if options.quick else "full"
     rounds = options.rounds or ROUNDS[mode]

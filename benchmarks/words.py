@@ -1,15 +1,15 @@
 """Test the random words behind the angles with PractRand.
 
 ``python -m benchmarks.words`` pipes the words, as the sampler uses them, into PractRand's ``RNG_test`` [1]_. It tests
-2^36 bytes in each of three orders, which correspond to the ways in which users derive numbers from one seed.
+2^36 bytes in each of three orders, which represent the ways in which users derive numbers from one seed.
 
 - ``stream``: the words of one key.
 - ``keys``: a word from each of 4096 keys made by ``fold_in``, then the next word of each, and so on.
-- ``split``: the first 64 words of each key in a sequence made by ``fold_in``, that is, short streams from many keys.
+- ``split``: the first 64 words of each key in a long sequence made by ``fold_in``.
 
-PractRand also tests the lowest bits of the words separately. It is not a Python package: build it, then put its
-``RNG_test`` on the path or pass its location with ``--practrand``. ``--raw`` writes the words to standard output
-instead, for other test programs.
+PractRand also tests the lowest bits of the words separately. It is not a Python package. Build it, and put its
+``RNG_test`` on the path or pass its location with ``--practrand``. For other test programs, ``--raw`` writes the words
+to standard output.
 
 .. [1] C. Doty-Humphrey. PractRand, version 0.94 or newer. https://pracrand.sourceforge.net
 """
@@ -38,7 +38,7 @@ BLOCK = 2**22  # words per call
 LANES = 2**12  # keys that take turns in the order `keys`
 SHORT = 64  # words of each key in the order `split`
 CIPHERS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
-# log2 of the tested bytes.
+# log2 of the number of tested bytes.
 TESTED = {"quick": 30, "full": 36}
 
 
@@ -89,7 +89,7 @@ ORDERS = {"stream": stream, "keys": keys, "split": split}
 
 
 def blocks(cipher, order, seed=SEED):
-    """Yield arrays of `BLOCK` uint32 words without end; the device computes the next one in the meantime."""
+    """Yield arrays of `BLOCK` uint32 words without end; the device computes one array ahead."""
     import jax
 
     make = ORDERS[order](jax.random.key(seed, impl=cipher))
@@ -121,7 +121,7 @@ NORMAL = re.compile(r"(?:no anomalies in|\.\.\.and) (\d+) test result\(s\)")
 
 
 def parse(text):
-    """Return the `Report` of the last length in PractRand's output; raise ValueError if there is none."""
+    """Return PractRand's report for the last length in its output; raise ValueError if there is none."""
     places = list(LENGTH.finditer(text))
     if not places:
         raise ValueError(f"RNG_test reported no tested length: {text.strip()[-200:]!r}")
@@ -170,7 +170,7 @@ def parser():
     """Build the argument parser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--quick", action="store_true", help="test 2^{quick} bytes of each stream, not 2^{full}".format(**TESTED)
+        "--quick", action="store_true", help="test 2^{quick} bytes of each stream instead of 2^{full}".format(**TESTED)
     )
     parser.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each stream")
     parser.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
@@ -198,7 +198,7 @@ def write_raw(options):
 
 
 def main(arguments=None):
-    """Run the test; return 0 if all pass, 1 if a test fails, 2 without PractRand, 130 if interrupted."""
+    """Run the tests; return 0 if all pass, 1 if one fails, 2 if PractRand is missing, and 130 if interrupted."""
     options = parser().parse_args(arguments)
     if options.raw:
         return write_raw(options)

@@ -1,7 +1,8 @@
 """Measure the cost of writing a store with workers, and of recording many blocks.
 
-``python -m benchmarks.workers --quick`` takes a minute on two cores and needs 0.5 GB of free disk; without ``--quick``
-it draws 1e9 angles (4 GB) several times. ``--directory`` selects the disk. The program removes its files at the end.
+``python -m benchmarks.workers --quick`` takes a minute on two cores and needs 0.5 GB of free disk space. Without
+``--quick`` it draws 1e9 angles (4 GB) several times. ``--directory`` selects the disk. The program removes its files at
+the end.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def stores(size, rounds, scratch):
 
 
 def records(blocks, scratch, kind):
-    """Return the seconds to record `blocks` blocks one by one, and to read the record as a resumed run does."""
+    """Return the seconds to record `blocks` blocks one by one, and those to read the record as a resumed run does."""
     out = scratch.fresh(f"a.{kind}")
     stream = Stream.of("benchmark", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
     target = open_target("benchmark", str(out), (blocks,), np.dtype(DTYPE), 1)

@@ -1,11 +1,10 @@
 """Check dependencies for known vulnerabilities with pip-audit; report packages that could not be looked up.
 
-``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and queries pip-audit for each. If a
-package cannot be looked up, pip-audit alone prints "No known vulnerabilities found" and exits with code 0. This script
-reports such a package.
+``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and looks them up with pip-audit. If
+a package cannot be looked up, pip-audit alone prints "No known vulnerabilities found" and exits with code 0.
 
-Exit codes: 0 if every package was looked up and none has a known vulnerability, 1 if any has one, 2 if some packages
-could not be looked up.
+Exit codes: 0 if every package was looked up and none has a known vulnerability, 1 if any has one, 2 if none is known
+but some packages could not be looked up.
 """
 
 import json
@@ -18,7 +17,7 @@ from pathlib import Path
 __all__ = ["main"]
 
 PATIENCE = 600  # seconds
-# The pip-audit of this Python's environment.
+# The program in the environment of this Python.
 PIP_AUDIT = Path(sys.executable).with_name("pip-audit")
 
 
@@ -27,7 +26,7 @@ class Unknown(Exception):
 
 
 def asked(requirements, program):
-    """Return pip-audit's findings, a dictionary for each requirement."""
+    """Return pip-audit's findings, one dictionary for each requirement."""
     handle, name = tempfile.mkstemp(suffix=".txt")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -37,7 +36,7 @@ def asked(requirements, program):
     except OSError as error:
         raise Unknown(f"{program} does not start: {error}") from error
     except subprocess.TimeoutExpired as error:
-        raise Unknown(f"pip-audit has not ended within {PATIENCE} s") from error
+        raise Unknown(f"pip-audit did not finish within {PATIENCE} s") from error
     finally:
         os.unlink(name)
     try:
@@ -48,13 +47,13 @@ def asked(requirements, program):
 
 
 def main(requirements=None, program=PIP_AUDIT):
-    """Audit requirements, by default those of the standard input, and return the exit code."""
+    """Audit requirements, by default those from standard input, and return the exit code."""
     lines = sys.stdin.read().splitlines() if requirements is None else requirements
     pinned = [line.strip() for line in lines if "==" in line and not line.startswith(("#", "-"))]
     others = [line.strip() for line in lines if line.strip() and "==" not in line and not line.startswith("#")]
     try:
         if not pinned:
-            raise Unknown("there are no pinned requirements to ask about")
+            raise Unknown("there are no pinned requirements")
         found = asked(pinned, program)
     except Unknown as reason:
         print(f"NOT AUDITED: {reason}")

@@ -1,16 +1,16 @@
 """Compile draws for an H100 on a machine without one, and count kernels, bytes and instructions.
 
-``make test-gpu-programs`` installs JAX 0.11 or newer and its compiler for GPUs, and checks, in half a minute. In such
-an environment (for JAX 0.12.0.1 ``pip install --no-deps jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``), run
-from the repository root::
+``make test-gpu-programs`` installs JAX with its compiler for GPUs, and runs the check, which takes half a minute. To
+run the script in an environment with JAX 0.12.0.1, add the compiler with ``pip install --no-deps
+jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``. Then, from the repository root::
 
     python -m tools.gpu_programs            # writes tools/gpu_programs.json
     python -m tools.gpu_programs --check    # exit code 1 if anything is worse than in the file
 
 The script counts the kernels of a draw and, per angle, the bytes moved, the bytes of temporary memory and the PTX
 instructions. These are not times, but a draw with more of them is slower. JAX 0.11.2 and 0.12.0.1 give the same
-numbers. With ``--check`` each workaround in `WITHOUT` is also left out: if nothing gets worse without it, it can be
-removed.
+numbers. With ``--check``, the script also leaves out each workaround in `WITHOUT`, and reports those that can be
+removed because nothing gets worse without them.
 """
 
 import argparse
@@ -30,14 +30,14 @@ ANGLES = 4
 
 
 def cells_by_products(values, powers):
-    """Return `xla.cell_coefficients` as it is computed on a CPU."""
+    """Compute `xla.cell_coefficients` as on a CPU."""
     import jax.numpy as jnp
 
     rises = values[:, 1:] - values[:, :1]
     return jnp.concatenate([values[:, :1], rises @ jnp.asarray(powers, values.dtype)], axis=1).T
 
 
-# Workarounds of `jax_von_mises.numerics.xla`, each with the code without it, and a case that is then worse.
+# Workarounds of `jax_von_mises.numerics.xla`, each with the code that replaces it and a case that is then worse.
 WITHOUT = {
     "recompute_on_cuda": (lambda rest_of, stored, rest: (stored, rest), "plain direct, threefry2x32"),
     "carry_sign_on_cuda": (lambda t, negative, most: (t, negative), "plain table, threefry2x32"),
@@ -55,7 +55,7 @@ WIDTHS = {"f32": 4, "u32": 4, "s32": 4, "bf16": 2, "f16": 2, "pred": 1}
 
 
 def cases():
-    """Yield the name, function and arguments of each program to compile; each argument as (shape, dtype)."""
+    """Yield the name and the function of each program to compile, and its arguments as tuples (shape, dtype)."""
     import jax
     import numpy as np
 
@@ -86,7 +86,7 @@ def cases():
 
 
 def h100():
-    """Return the sharding with which a program is compiled for an H100 on a machine without one."""
+    """Return the sharding that makes JAX compile a program for an H100, even on a machine without one."""
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -95,7 +95,7 @@ def h100():
 
 
 def compile_for_h100(folder):
-    """Compile each case; return the counts, and those without each workaround."""
+    """Compile each case; return the counts of all cases, and the counts without each of the workarounds."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     dumps = f"--xla_dump_to={folder} --xla_gpu_dump_llvmir=true --xla_dump_emitter_re=.*"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {dumps}".strip()
@@ -156,7 +156,7 @@ def count(compiled, text):
 
 
 def of_angles(shape):
-    """Return the bytes per angle of the arrays of an HLO shape, or of a tuple of shapes; 0 for small arrays."""
+    """Return the bytes per angle of the arrays in an HLO shape or tuple of shapes; arrays of other sizes count as 0."""
     found = re.findall(r"(\w+)\[(?:1,)?([\d,]+)\]", shape)
     return sum(WIDTHS[dtype] for dtype, sizes in found if sizes == str(COUNT))
 
@@ -170,7 +170,7 @@ def worse(found, table):
                 if most and not have:
                     yield f"{name}: no {what}"
             elif have > most * (1 if what == "kernels" else ROOM):
-                yield f"{name}: {what}: {have}, and the table says {most}"
+                yield f"{name}: {what}: {have}, but {most} in the table"
 
 
 def main():
@@ -186,8 +186,8 @@ def main():
     faults = list(worse(found, json.loads(TABLE.read_text())))
     for name, (_, case) in WITHOUT.items():
         if not list(worse({case: without[name]}, {case: found[case]})):
-            faults.append(f"{case}: nothing is worse without the workaround xla.{name}: can it go?")
-    print("\n".join(faults) or "nothing is worse than the table says")
+            faults.append(f"{case}: nothing is worse without the workaround xla.{name}, so it can be removed")
+    print("\n".join(faults) or "nothing is worse than in the table")
     return 1 if faults else 0
 
 

@@ -1,15 +1,15 @@
 """Check how XLA launches the CUDA kernels, on a machine without a GPU.
 
 `cuda_launch` uses a custom call that any release of XLA may change. This script compiles programs for an H100, and
-compares the launch that their executables describe with what the kernel expects. ``make test-gpu-programs`` does so for
-several releases of JAX. In the environment that `tools.gpu_programs` needs, run from the repository root::
+compares the launch that each executable describes with the launch that the kernel expects. It also introduces each
+fault in `PLANTED` on purpose, and must find it. ``make test-gpu-programs`` runs the script for several releases of JAX.
+In the environment that `tools.gpu_programs` needs, run from the repository root::
 
     python -m tools.launch_contract    # exit code 1 if anything differs
 
 An executable is a protocol buffer in Riegeli records, compressed with Snappy; this module reads the parts of these
 formats that it needs. The field numbers are those of XLA's ``gpu_executable.proto``, ``thunk.proto``,
-``custom_kernel.proto`` and ``kernel_spec.proto``. Finally, each fault in `PLANTED` is introduced on purpose and must be
-found.
+``custom_kernel.proto`` and ``kernel_spec.proto``.
 """
 
 import math
@@ -29,7 +29,7 @@ from tools import gpu_programs
 SOURCE = gpu_programs.HERE.parent / "jax_von_mises" / "sampling" / "kernels" / "angles.cu"
 RIEGELI = bytes.fromhex("83af70d10d884a3f")
 COUNT = 1000
-# The table is read and the result written in pieces of 16 bytes.
+# The kernels read the table and write the result in pieces of 16 bytes.
 ALIGNMENT = 16
 TABLE_BYTES = 512 * 16
 # Shared memory that a block can use without requesting more.
@@ -67,7 +67,7 @@ class Case(NamedTuple):
 
     function: Callable
     parameters: dict
-    """Shape and dtype of each parameter of the program, by its name (or names) in the kernel's source."""
+    """Shape and dtype of each parameter of the program, by the parameter's name (or names) in the kernel's source."""
     spec: cuda_launch.KernelSpec
     rows: int = 1
     tables: int = 1
@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
 
 def varint(data, at):
-    """Return the number at a position, stored with seven bits per byte, and the position after it."""
+    """Return the number at position `at`, stored with seven bits per byte, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -133,7 +133,7 @@ def records(data):
 
 
 def message(data):
-    """Return the values of each field of a protocol buffer, numbers as int and all others as bytes."""
+    """Return the values of each field of a protocol buffer, varints as int and all others as bytes."""
     fields, at = {}, 0
     while at < len(data):
         tag, at = varint(data, at)
@@ -143,13 +143,13 @@ def message(data):
             length, at = varint(data, at) if tag & 7 == 2 else (8 if tag & 7 == 1 else 4, at)
             value, at = data[at : at + length], at + length
         else:
-            raise ValueError("no protocol buffer")
+            raise ValueError("not a protocol buffer")
         fields.setdefault(tag >> 3, []).append(value)
     return fields
 
 
 def get(data, *path, default=0):
-    """Return the first value on a path of fields."""
+    """Return the first value at a path of field numbers, or `default` if there is none."""
     for number in path:
         data = message(data).get(number, [None])[0]
         if data is None:
@@ -213,7 +213,7 @@ def launch_of(thunk, allocations, parameters):
 
 
 def cases():
-    """Return each `Case` to compile, by name."""
+    """Return the cases to compile, by name."""
 
     def angles(route, dtype="float32"):
         spec = cuda_launch.KernelSpec("threefry2x32", route, dtype, (COUNT,))
@@ -253,22 +253,22 @@ def faults(launch, case):
     spec, arguments, taken = case.spec, launch.arguments, parameters_of(case.spec.route)
     part, size = cuda_launch.kernel_text(spec.name), math.prod(spec.shape)
     if launch.name != spec.name or launch.text != part:
-        yield f"the kernel is {launch.name} and not {spec.name}, or its text is another one"
+        yield f"the kernel is {launch.name} instead of {spec.name}, or its text differs"
     of_text = len(re.findall(r"\.param \.u64", part))
     if not len(arguments) == of_text == len(taken):
         yield f"XLA passes {len(arguments)} arguments, the PTX takes {of_text}, its source {len(taken)}"
     if launch.order != tuple(range(len(arguments))):
-        yield f"the kernel's parameters get the arguments {launch.order}"
+        yield f"the kernel's parameters receive the arguments in the order {launch.order}"
 
     sizes = {name: math.prod(shape) * jnp.dtype(dtype).itemsize for name, (shape, dtype) in case.parameters.items()}
     sizes = {each: length for name, length in sizes.items() for each in name.split()}
     sizes |= {"sizes": 20, "table": case.tables * TABLE_BYTES, "out": case.rows * size * jnp.dtype(spec.dtype).itemsize}
     for place, (argument, name) in enumerate(zip(arguments, taken, strict=False)):
         if name not in argument.name.split():
-            yield f"argument {place} is {argument.name}, where the kernel takes {name}"
+            yield f"argument {place} is {argument.name} instead of {name}"
             continue
         if argument.size != sizes[name]:
-            yield f"{name} has {argument.size} bytes, and not {sizes[name]}"
+            yield f"{name} has {argument.size} bytes instead of {sizes[name]}"
         if not argument.row_major:
             yield f"{name} is not in row-major order"
         if name in ("table", "out") and argument.offset % ALIGNMENT:
@@ -281,22 +281,22 @@ def faults(launch, case):
     grid, block = cuda_launch._grid(size, case.rows, spec.route == "table", case.tables > 1)
     for what, found, wanted in (("grid", launch.grid, (*grid, 1)), ("block", launch.block, (*block, 1))):
         if found != wanted:
-            yield f"the {what} is {found}, and not {wanted}"
+            yield f"the {what} is {found} instead of {wanted}"
     most = math.prod(map(int, re.search(r"\.maxntid (\d+), (\d+), (\d+)", part).groups()))
     if math.prod(launch.block) > most:
-        yield f"a block has {math.prod(launch.block)} threads, and the kernel takes {most}"
+        yield f"a block has {math.prod(launch.block)} threads, but the kernel allows {most}"
     static = sum(map(int, re.findall(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]", part)))
     if launch.shared or static > SHARED_BYTES:
         yield f"the kernel has {static} bytes of shared memory, and XLA adds {launch.shared}"
     for field in launch.unknown:
-        yield f"XLA sets field {field}, and did not so far"
+        yield f"XLA sets field {field}, which it did not set before"
 
 
 # Faults introduced on purpose in the case "arrays"; each function changes the arguments of `cuda_launch.launch`.
 PLANTED = {
     "operands in another order": lambda *given: (*given[:-2], given[-1], given[-2]),
-    "a block too many": lambda name, grid, *rest: (name, (grid[0] + 1, grid[1]), *rest),
-    "an operand too few": lambda *given: given[:-1],
+    "one block too many": lambda name, grid, *rest: (name, (grid[0] + 1, grid[1]), *rest),
+    "one operand too few": lambda *given: given[:-1],
 }
 
 
@@ -306,7 +306,7 @@ def check(sharding):
         try:
             found = list(faults(compile_case(case, sharding), case))
         except Exception as error:
-            found = [f"XLA refuses the call, or writes executables otherwise: {type(error).__name__}: {error}"]
+            found = [f"XLA rejects the call, or its executables have another format: {type(error).__name__}: {error}"]
         yield from (f"{name}: {fault}" for fault in found)
     launch, case = cuda_launch.launch, cases()["arrays"]
     for name, change in PLANTED.items():
@@ -322,7 +322,7 @@ def main():
     """Print all differences; return the exit code."""
     jax.config.update("jax_platforms", "cpu")
     found = [f"JAX {jax.__version__}: {fault}" for fault in check(gpu_programs.h100())]
-    print("\n".join(found) or f"JAX {jax.__version__} launches the kernels as they are written")
+    print("\n".join(found) or f"JAX {jax.__version__} launches the kernels as expected")
     return 1 if found else 0
 
 

@@ -6,7 +6,8 @@ Run from the repository root, with nvcc 13.0 on the path (takes half a minute; n
     python -m tools.make_kernels --check    # only reports whether the committed file is current
 
 PTX is text that the driver compiles for the GPU at hand. The first line of the file identifies its source;
-`tests/sampling/test_cuda.py` compares it with the current source, and makes the file again if nvcc is found.
+`tests/sampling/test_cuda.py` compares it with the current source, and compiles the source again if nvcc 13.0 is on the
+path.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from jax_von_mises.numerics import circle, coefficients, density, elementary, ta
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "sampling" / "kernels"
 SOURCE, TARGET = FOLDER / "angles.cu", FOLDER / "angles.ptx"
-# The oldest GPUs with all instructions of the source, and the oldest version of PTX with these instructions, which
-# drivers for CUDA 12 can read; nvcc would write its own version.
+# The oldest GPU architecture and the oldest version of PTX with all instructions of the source. Drivers for CUDA 12 can
+# read this version; nvcc would write a newer one.
 ARCHITECTURE, VERSION = "compute_80", "8.0"
 FLAGS = ("-ptx", f"-arch={ARCHITECTURE}", "-std=c++17", "-fmad=false", "-O3")
 
@@ -38,7 +39,7 @@ def literal(x):
 
 
 def header():
-    """Return ``tables.h``, which defines the package's constants that the source uses."""
+    """Return the text of ``tables.h``, which defines the package's constants for the source."""
     numbers = {
         "GUESS_SWITCH": coefficients.GUESS_SWITCH,
         "RULE_DEPTH": coefficients.RULE_DEPTH,
@@ -63,7 +64,7 @@ def header():
 
 
 def fingerprint():
-    """Return the fingerprint of everything that the file is made from."""
+    """Return a fingerprint of everything that the file is made from."""
     return hashlib.sha256((SOURCE.read_text() + header() + " ".join((*FLAGS, VERSION))).encode()).hexdigest()
 
 
@@ -85,7 +86,7 @@ def make():
 def main():
     """Write the file, or report whether it is current; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; say whether the file is current")
+    parser.add_argument("--check", action="store_true", help="write nothing; report whether the file is current")
     text = make()
     if not parser.parse_args().check:
         TARGET.write_text(text)

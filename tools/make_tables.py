@@ -1,4 +1,4 @@
-"""Make `jax_von_mises/numerics/coefficients.py`, which holds all fitted constants of the library with their errors.
+"""Make `jax_von_mises/numerics/coefficients.py`, which holds all fitted constants of the package with their errors.
 
 Run from the repository root, in the test environment (about five seconds)::
 
@@ -28,7 +28,7 @@ def minimax(function, low, high, degree, fixed=None):
     """Return the polynomial of `degree` nearest to `function` on [low, high] in maximum relative error, and that error.
 
     The method is Lawson's reweighted least squares on Chebyshev points. `fixed` sets the constant coefficient, for
-    approximations that must be exact at 0. The coefficients are those of powers, with the constant first.
+    approximations that must be exact at 0. The polynomial is returned as coefficients of powers, the constant first.
     """
     nodes = np.cos(np.pi * (np.arange(2000) + 0.5) / 2000)
     x = (low + high) / 2 + (high - low) / 2 * nodes
@@ -65,7 +65,7 @@ def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
     """Return fits of the starting angle below and above concentration `switch`, by linear programming.
 
     The error is weighted by max(k sin x, sqrt k), since one step of `quantile.refine` leaves about the sixth power of
-    the weighted error as relative error of the tail probability.
+    the weighted error as the relative error of the tail probability.
     """
     concentrations = np.concatenate(
         [[0.01], np.geomspace(0.02, switch / 2, 36), np.linspace(switch / 2, 1.6 * switch, 25),
@@ -120,7 +120,7 @@ def fit_guess(switch, smallest_tail, low_degrees, high_degrees):
 
 
 def cutoff_samples(depth):
-    """Return half angles, concentrations, spans and exact integrals of e^{q(x) - q(theta)}, on both sides."""
+    """Return half angles, concentrations, spans and exact values of J (see `tail_integral`), for centre and tail."""
     rng = np.random.default_rng(5)
     concentrations = np.sort(
         np.concatenate([[1e-3], np.exp(rng.uniform(np.log(0.03), np.log(200), 100)),
@@ -133,7 +133,7 @@ def cutoff_samples(depth):
     inside = (np.pi - x > 1e-3) & (x > 1e-2 / np.sqrt(1 + k))
     parts = []
     for central in (True, False):
-        # The sides overlap by ten per cent, since rounding may put a point on either side of the boundary.
+        # Centre and tail overlap by ten per cent, since rounding may put a point on either side of the boundary.
         rows = inside & (boundary < 1.1 if central else boundary > 0.9)
         xs, ks = x[rows], k[rows]
         mass = -reference.central(xs, ks) if central else reference.sf(xs, ks)
@@ -148,7 +148,7 @@ CUT = None  # set by `fit_cut`
 
 
 def cut_angle(half, depth):
-    """Return the half angle, at most pi/2, where the exponent has grown by 2 k `depth` (`tail_integral.integrals`)."""
+    """Return the half angle, at most pi/2, at which the exponent of `tail_integral` has grown by 2 k `depth`."""
     square = np.minimum(np.sin(half) ** 2 + depth, 1)
     return np.sqrt(square) * np.polynomial.polynomial.polyval(1 - square, CUT)
 
@@ -156,8 +156,8 @@ def cut_angle(half, depth):
 def fit_cut(degree):
     """Fit arcsin(sqrt(S)) / sqrt(S) by a polynomial in 1 - S that is exact at S = 1.
 
-    Elsewhere an error of a few per cent is enough, since the polynomial only decides where the integral is cut, and the
-    rule is fitted to it.
+    Elsewhere an error of a few per cent is harmless, since the polynomial only decides where the integral is cut, and
+    the rule is fitted to that cut.
     """
     s = (1 - np.cos(np.pi * (np.arange(400) + 0.5) / 400)) / 2
     exact = np.arcsin(np.sqrt(s)) / np.sqrt(s)
@@ -172,8 +172,8 @@ RULE_SHAPE = (0.422, -0.166, 1.791, -3.427, 2.316)
 def fit_rule(nodes, depth):
     """Return nodes, weights and error of a generalised Gauss rule on [0, 1] for the family of `cutoff_samples`.
 
-    The fit is by least squares, with Lawson's weights for the smallest maximum error. It starts from Gauss-Legendre
-    nodes mapped by u RULE_SHAPE(u); from an arbitrary start it ends in a local minimum a thousand times worse.
+    The fit uses least squares with Lawson's weights, for the smallest maximum error. It starts from Gauss-Legendre
+    nodes mapped by u RULE_SHAPE(u). From an arbitrary start, it ends in a local minimum that is a thousand times worse.
     """
     half, k, span, exact = cutoff_samples(depth)
     half, k, span, exact = half[:, None], k[:, None], span[:, None], exact[:, None]
@@ -316,7 +316,7 @@ def fitted():
     v, w, error = fit_rule(7, RULE_DEPTH)
     yield "The exponent at which the float32 rule cuts the tail integral.", "RULE_DEPTH", RULE_DEPTH
     yield f"Nodes and weights on [0, 1] of the float32 rule: relative error {error:.1e}.", "RULE_NODES", rounded(v, 10)
-    yield None, "RULE_WEIGHTS", rounded(w / w.sum(), 10)  # the sum is 1 to the error of the rule
+    yield None, "RULE_WEIGHTS", rounded(w / w.sum(), 10)  # the sum is 1 up to the error of the rule
     v, w = reference.gauss_legendre(32)
     u, w = (v + 1) / 2, w / 2
     for text, name, depth, bend in (
@@ -340,11 +340,11 @@ def fitted():
         yield f"Guess above it: weighted error {high_error:.3f}.", f"GUESS{suffix}_HIGH", rounded(high_fit, 9)
 
 
-RULE_DEPTH = 18.0  # e^-18 is a quarter of half an ulp of float32; a larger depth spends nodes where there is no mass
+RULE_DEPTH = 18.0  # e^-18 is a quarter of 2^-24, half an ulp of 1; a larger depth wastes nodes where there is no mass
 
 
 def minimax_absolute(function, low, high, degree):
-    """Return `minimax` of the absolute error, for functions that pass through 0."""
+    """Return `minimax` with respect to the absolute error, for functions that pass through 0."""
     value, error = minimax(lambda x: function(x) + 4.0, low, high, degree)
     return value - np.r_[4.0, np.zeros(degree)], 4 * error
 
@@ -393,9 +393,9 @@ def outline(text):
 
 
 def main():
-    """Write the file, or compare it with the committed one."""
+    """Write the file, or report whether the committed one is current."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="report whether the committed file is current")
+    parser.add_argument("--check", action="store_true", help="write nothing; report whether the file is current")
     check = parser.parse_args().check
     text = render()
     if check:

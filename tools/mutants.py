@@ -1,17 +1,17 @@
-"""Measure which errors the tests of four folders find: change the package in one place at a time.
+"""Measure which errors the tests of four folders find, by changing the package in one place at a time.
 
 From the repository root, with the extras ``test`` and ``mutants`` installed::
 
     python -m tools.mutants --seed 1 --count 30 --json before.json
     python -m tools.mutants --seed 1 --count 30 --json after.json --before before.json
 
-cosmic-ray replaces an operator, a comparison, a number, a condition, a loop or an exception handler. The seed draws
-equally many places from each folder, and one change for each place. Each change is made in a copy of the tree, where
-the tests of its folder run in the order of their files until one fails.
+cosmic-ray replaces an operator, a comparison, a number, a condition, a loop or an exception handler. The seed selects
+equally many places in each folder, and one change for each place. Each change is made in a copy of the tree, where the
+tests of its folder run in the order of their files until one fails.
 
-The main limit is CPU time of the test process, which means the same on a busy machine. A second limit, on elapsed time,
-ends tests that wait forever. A mutant that no test finds within the limits counts as not found. Some mutants change
-nothing that a caller could see, so read the survivors before you draw conclusions.
+The main limit is on the CPU time of the test process, since elapsed time depends on the load of the machine. A second
+limit, on elapsed time, ends tests that wait forever. A mutant that reaches a limit counts as not found. Some mutants
+change nothing that a caller could see, so read the survivors before you draw conclusions.
 
 The results are saved after each mutant, and the same command continues an interrupted run.
 """
@@ -39,9 +39,9 @@ import warnings
 __all__ = ["main"]
 
 AREAS = ("numerics", "functions", "sampling", "streams")
-# Generated constants, and lists of names.
+# Modules without mutants: generated constants, and lists of names.
 LEFT_OUT = ("coefficients.py", "__init__.py")
-# An operator is replaced within its kind only: `float << float` fails at once, so finding it shows little.
+# An operator is replaced only within its kind. A change such as `float << float` fails at once and would show little.
 KINDS = (
     {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"},
     {"RShift", "LShift", "BitOr", "BitAnd", "BitXor"},
@@ -54,7 +54,7 @@ KINDS = (
 CPU_LIMIT, ELAPSED_LIMIT = 180, 600
 # The exit codes of `timeout`, and of a process that the kernel ended, as a shell reports them.
 LIMIT_REACHED = (124, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
-# Lines may move between two runs, so they do not identify a mutant.
+# Line numbers may change between two runs, so they do not identify a mutant.
 IDENTITY = ("module", "function", "operator", "occurrence")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.M)
 STARTED = re.compile(r"^(tests/\S+?::[^\s\[]+(?:\[.*?\](?= |$))?)", re.M)
@@ -113,12 +113,12 @@ def mutants_by_place(path):
 
 
 def mutate(source, operator, occurrence):
-    """Return the source of a module with one mutation, or None if that is not a different, valid program."""
+    """Return the source of a module with one mutation, or None if the result is invalid or the same program."""
     from cosmic_ray import mutating
 
     mutated = mutating.mutate_code(source, operators()[operator], occurrence)
     with warnings.catch_warnings():
-        # Tests turn a warning of the compiler into an error at import.
+        # The tests turn warnings into errors, so a module that compiles with a warning fails at import.
         warnings.simplefilter("error")
         try:
             compile(mutated, "<mutant>", "exec")
@@ -203,7 +203,7 @@ def try_mutant(mutant, options):
 
 
 def fail_unchanged(results, options):
-    """Return the tests that killed a mutant but fail without it too."""
+    """Return the tests that killed a mutant but also fail on the unchanged tree."""
     killers = sorted({each["test"] for each in results if each["outcome"] == "killed" and "::" in (each["test"] or "")})
     if not killers:
         return []
@@ -240,14 +240,14 @@ def table(results):
 
 
 def main(arguments=None):
-    """Draw mutants, test each and print a table; return 1 if a mutant was killed before and is not now."""
+    """Draw mutants, test each and print a table; return 1 if a mutant that was killed before is not killed now."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, required=True, help="the same seed draws the same mutants")
     parser.add_argument("--count", type=int, default=30, help="number of mutants")
     parser.add_argument("--json", type=pathlib.Path, required=True, help="file for the results")
     parser.add_argument("--before", type=pathlib.Path, help="results of an earlier run, to compare with")
     parser.add_argument("--jobs", type=int, default=1, help="number of mutants tested at the same time")
-    parser.add_argument("--tree", type=pathlib.Path, default=pathlib.Path(__file__).parents[1], help="another checkout")
+    parser.add_argument("--tree", type=pathlib.Path, default=pathlib.Path(__file__).parents[1], help="checkout to test")
     parser.add_argument("--python", default=sys.executable, help="Python that runs the tests")
     parser.add_argument("--prefix", default="", help="start of the test command, such as 'nice -n 5'")
     options = parser.parse_args(arguments)

@@ -19,13 +19,13 @@ from jax_von_mises.sampling import counter
 
 __all__ = ["SEED", "Examined", "by_distribution", "examine", "main", "run", "sentence"]
 
-FORMAT = 2  # of the result file
-STATE = 3  # of the state file; increase it when the sums change
+FORMAT = 2  # format of the result file
+STATE = 3  # format of the state file; increase it when the sums change
 SEED = 20261121
 
 
 def angles(text):
-    """Read a number of angles, which may be written as 1e10."""
+    """Parse a number of angles, such as 1e10."""
     value = float(text)
     if not (value >= 1 and value == int(value)):
         raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text}")
@@ -107,7 +107,7 @@ def examine(distribution, draw, key, blocks, state, say=print):
 
 
 def look_up(distribution, number, state, say=print):
-    """Compare the angles at `number` chunks of tail probabilities with the quantiles; return the `Worst`."""
+    """Compare the angles at `number` chunks of tail probabilities with the quantiles; return the largest errors."""
     name = f"{distribution.name}, words"
     before = dict(state.sums.get(name, {}))
     done = int(before.pop("done", 0))
@@ -151,7 +151,7 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
     kept = State(state, identity)
     key = jax.random.key(seed)
     blocks = plan.shares(angles, distributions)
-    draw = functools.cache(sampler)  # one program for all concentrations; callers that change the path get a new one
+    draw = functools.cache(sampler)  # one program for all concentrations; a new one in each run, whose path may differ
     found = {}
     try:
         for each in distributions:
@@ -179,7 +179,7 @@ def sentence(result):
 
 
 def main(arguments=None):
-    """Return 0 if no test reports an error, 1 if one does, 2 if the state is of another run, 130 if interrupted."""
+    """Return 0 if no test reports an error, 1 if one does, 2 if the state cannot be continued, 130 if interrupted."""
     import jax
 
     options = parser().parse_args(arguments)

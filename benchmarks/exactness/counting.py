@@ -1,4 +1,4 @@
-"""Count and sum over blocks of angles, so that no angle is kept."""
+"""Compute counts and sums over blocks of angles, so that no angles are kept."""
 
 import functools
 
@@ -13,21 +13,21 @@ from jax_von_mises.sampling import counter
 __all__ = ["LAGS", "ORDERS", "at_once", "count_blocks"]
 
 ORDERS = (1, 2, 3, 4)
-# Neighbours, lanes of vector units, rows of warps and of blocks, and distant angles.
+# Distances to neighbours, to other lanes of a vector unit, to other warps and blocks of threads, and to distant angles.
 LAGS = (1, 2, 3, 4, 8, 32, 64, 1024, 2**14)
 # Rounding shifts the guess of a bin by at most this many bins.
 STEPS = 2
-# Most angles pass few thresholds. With several copies of the counts, GPU threads rarely wait for the same count.
+# Number of copies of the counts. Most angles pass few thresholds, so GPU threads would wait for the same few counts.
 COPIES = 2**10
 
 
 def at_once():
-    """Return the number of blocks per call, which is large on a GPU, where counting a block is faster than a call."""
+    """Return the number of blocks per call; on a GPU, starting a program takes longer than counting a block."""
     return 2**8 if jax.default_backend() == "gpu" else 1
 
 
 def place_of(x, places, guess):
-    """Return the number of ascending `places` that are at most `x`, from a guess; ``len(places) + 1`` for NaN."""
+    """Return the number of ascending `places` that are at most `x`, given a guess; ``len(places) + 1`` for NaN."""
     ends = jnp.concatenate([jnp.full(1, -jnp.inf, x.dtype), places, jnp.full(1, jnp.inf, x.dtype)])
     place = jnp.clip(guess.astype(jnp.int32), 0, len(places))
     for _ in range(STEPS):
@@ -46,11 +46,11 @@ def bin_of(x, edges, k, even):
 
 
 def passed(x, levels, k):
-    """Return how many of the thresholds each |x| has reached."""
+    """Return how many of the thresholds `levels` each |x| reaches."""
     if not len(levels):
         return jnp.zeros(x.shape, jnp.int32)
     size = jnp.abs(x)
-    # The first threshold has a tail of 1/4 on each side, and each further one half the tail of the one before.
+    # The first threshold has a tail of 1/4 on each side, and each further one has half the tail of the one before.
     octave = -jnp.log2(jvm.sf(size, jnp.zeros((), x.dtype), k)) - 1
     return place_of(size, levels, jnp.nan_to_num(octave, posinf=len(levels)))
 
@@ -61,7 +61,7 @@ def total(values):
 
 
 def multiples(x):
-    """Return sin(j x) and 1 - cos(j x) for the `ORDERS`, from the half angle, so that small x keep their digits."""
+    """Return sin(j x) and 1 - cos(j x) for j in `ORDERS`, from the half angle, so that small x keep their digits."""
     sine, cosine = jnp.sin(x / 2), jnp.cos(x / 2)
     s, c = sine, cosine
     halves = [s]
@@ -78,7 +78,7 @@ def products(one, other):
 
 
 def block_sums(x, other, edges, levels, k, mean, even):
-    """Return the bin and the thresholds passed of each angle of the block `x`, and sums over the block.
+    """Return the bin of each angle of the block `x`, the number of thresholds that it passes, and sums over the block.
 
     Parameters
     ----------
@@ -93,11 +93,11 @@ def block_sums(x, other, edges, levels, k, mean, even):
     """
     compute = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     x, other, edges, levels, mean = (each.astype(compute) for each in (x, other, edges, levels, mean))
-    # Without barriers XLA would compute each function again in every sum that uses it.
+    # Without barriers, each function would be computed again in every sum that uses it.
     sines, versines = lax.optimization_barrier(multiples(x))
     theirs = lax.optimization_barrier((2 * jnp.sin(other / 2) ** 2 - mean, jnp.sin(other)))
     mine = versines[0] - mean, sines[0]
-    # Treat the block as a ring. Its first angles follow its last ones, and are as independent as any others.
+    # Since all angles are independent, treat the block as a ring, in which the first angles follow the last ones.
     ring = lax.optimization_barrier([jnp.concatenate([each, each[: LAGS[-1]]]) for each in (*mine, x < 0)])
     after = lambda lag: [each[lag : lag + len(x)] for each in ring]  # noqa: E731
     return {
@@ -118,7 +118,7 @@ _block_sums = jax.jit(block_sums, static_argnames="even")
 
 @functools.partial(jax.jit, static_argnames=("draw", "block", "even"))
 def _loop(first, number, keys, *arguments, draw, block, even):
-    """Sum `block_sums` over blocks, with counts of the bins and thresholds instead of those of each angle."""
+    """Sum `block_sums` over blocks, and replace the bin and the thresholds of each angle by their counts."""
     edges, levels, k, _ = arguments
 
     def one(i):
@@ -134,14 +134,14 @@ def _loop(first, number, keys, *arguments, draw, block, even):
 
 
 def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
-    """Return counts and sums of the blocks ``first`` to ``first + number - 1``, several in one call of the device.
+    """Return counts and sums over `number` blocks; several blocks are drawn and counted by a single program.
 
     Parameters
     ----------
     first, number : int
         Index of the first block, and number of blocks.
     draw : callable
-        ``draw(key, k, start, count)`` returns the angles of a stream from `start` on, a pair (hi, lo) of uint32.
+        ``draw(key, k, start, count)`` returns angles of a stream; `start` is a pair (hi, lo) of uint32.
     keys : tuple of two keys
         The keys of the counted stream and of the stream compared with it.
     k, mean : float

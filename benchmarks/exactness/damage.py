@@ -1,4 +1,4 @@
-"""Define damaged samplers, each with an error that a real sampler had. The tests must report all of them."""
+"""Define damaged samplers, each with an error that a sampler could have. The tests must report all of them."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def quantised(key, k, start, count):
 
 
 def short_tail(key, k, start, count):
-    """Use only 24 bits of the word, like samplers that first generate a uniform float32 number."""
+    """Use only 24 bits for the tail probability, like samplers that start from a uniform float32 number."""
     word = words(key, start, count)
     return transform.angles((word & np.uint32(0xFFFFFF01) | np.uint32(0x80),), jnp.float32(0), k, "table")
 
@@ -55,7 +55,7 @@ def bent_segment(key, k, start, count):
 
 
 def swapped(key, k, start, count):
-    """Swap the two words of each block of the cipher: equally random, but another stream."""
+    """Swap the two words of each block of the cipher, which gives an equally random but different stream."""
     return right(key, k, start, count).reshape(-1, 2)[:, ::-1].ravel()
 
 
@@ -67,7 +67,7 @@ def biased_sign(key, k, start, count):
 
 
 def repeated(key, k, start, count):
-    """Replace every 64th angle by the one eight places before, like lanes that share a counter."""
+    """Replace every 64th angle by the angle eight places before it, as if two lanes shared a counter."""
     x = right(key, k, start, count)
     place = lax.iota(jnp.int32, count)
     return jnp.where(place % 64 == 0, jnp.roll(x, 8), x)

@@ -1,9 +1,9 @@
 """Check the angle of every tail probability that a float32 draw can have.
 
-A word has 31 bits for the tail probability t of its angle, and one for the sign. The check therefore covers every t: it
-compares 2^31 angles of the function that the sampler calls with a float64 quantile that is independent of the package.
-That quantile is computed to 1e-10 at 2^17 values of t, 4096 in each octave, and interpolated by cubics with the exact
-slopes, which add a far smaller error.
+A word has 31 bits for the tail probability t of its angle, and one for the sign. The check can therefore cover every t.
+It calls the function that the sampler calls, and compares the angles with a float64 quantile that is independent of the
+package. That quantile is computed at 2^17 values of t, 4096 in each octave, with an error below 1e-9 of t. Cubics with
+the exact slopes interpolate it with a far smaller additional error.
 """
 
 from typing import NamedTuple
@@ -39,19 +39,19 @@ class Worst(NamedTuple):
 
 
 def cubics(k):
-    """Return the coefficients of a cubic in the place in each cell, 0 to 1, and the density: shape (5, cells)."""
+    """Return for each cell the coefficients of a cubic in the place (0 to 1), and the density: shape (5, cells)."""
     octave = 2.0 ** np.arange(OCTAVES)
     u = np.append((octave[:, None] * (1 + np.arange(2**CELL_BITS) / 2**CELL_BITS)).ravel(), 2.0**OCTAVES)
     t = u / 2**33
     with jax.enable_x64(True):
         x = np.array(jvm.isf(jnp.asarray(t), 0.0, jnp.float64(k)))
-    # The package's quantile is only the start of two Newton steps on the reference's tail probability.
+    # The package's quantile is only the starting point of two Newton steps on the reference's tail probability.
     x = np.clip(x, 0, np.pi)
     for _ in range(2):
         x = np.clip(x + (reference.tail(x, k) - t) / np.exp(reference.log_prob(x, k)), 0, np.pi)
     density = np.exp(reference.log_prob(x, k))
     off = np.abs(reference.tail(x, k) - t)
-    # Next to pi, one spacing of float64 may change t by more than 1e-9 of it. A spacing of float32 is far larger.
+    # Next to pi, x is accurate only to the spacing of float64, which is far smaller than that of float32.
     if not np.all((off < 1e-9 * t) | (off < 2 * np.spacing(x) * density)):
         raise RuntimeError(f"the reference does not converge at concentration {k:g}")
     width, rise = np.diff(t), np.diff(x)
@@ -62,10 +62,10 @@ def cubics(k):
 def errors(x, first, table):
     """Return the errors of angles `x` from t number `first` on, relative to the guaranteed error and relative to t.
 
-    Near 0 the reference is accurate to 1e-11 of t, which is many ulp of the angle, but there the guarantee is one in t.
+    Near angle 0, the reference's error of 1e-11 in t is many ulp of the angle, but there the guarantee for t applies.
     """
     u = 2 * (first.astype(jnp.float64) + lax.iota(jnp.float64, CHUNK)) + 1
-    # The exponent and the first bits of u are the number of its cell, and the other bits are the place in the cell.
+    # The exponent and the first bits of u give the number of its cell, and the other bits give the place in the cell.
     bits = lax.bitcast_convert_type(u, jnp.uint64)
     row = ((bits >> (MANTISSA - CELL_BITS)) - (1023 << CELL_BITS)).astype(jnp.int32)
     place = (bits & (2 ** (MANTISSA - CELL_BITS) - 1)).astype(jnp.float64) * 2.0 ** (CELL_BITS - MANTISSA)
@@ -81,7 +81,7 @@ def errors(x, first, table):
 
 
 def chunks(number):
-    """Return `number` of the `CHUNKS`, evenly spaced; the first one has all octaves but the nine largest."""
+    """Return the indices of `number` evenly spaced chunks; chunk 0 covers all octaves but the nine largest."""
     return np.unique(np.linspace(0, CHUNKS - 1, min(number, CHUNKS)).astype(int))
 
 
@@ -98,7 +98,7 @@ def check(k, method, chosen, worst=None, keep=lambda chunk, worst: None):
     worst : Worst, optional
         The errors found so far in other chunks.
     keep : callable
-        Called after each chunk with its index and the `Worst` so far.
+        Called after each chunk with its index and the largest errors so far.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""Compute the probabilities that the tests expect, exactly for the floats of a dtype.
+"""Compute the probabilities that the tests expect of correctly rounded angles, and the effect of the guaranteed error.
 
-A sampler rounds, so a bin is a set of floats. Its probability is that of all real numbers that round to them, the
-integral between the midpoints to the neighbouring floats, by quadrature in float64. Rounding therefore causes no false
-alarm.
+A sampler rounds its angles, so a bin is a set of floats. Its probability is that of all real numbers that round to
+these floats. It is the integral of the density between midpoints of neighbouring floats, computed by quadrature in
+float64. Rounding therefore causes no false alarm.
 
 The sampler may also have its guaranteed error: 2e-6 of the tail probability of every angle (1e-12 in float64), or
 4 units in the last place of the angle. The *slack* of a bin is the effect of this error at its two ends.
@@ -40,7 +40,7 @@ class Bins(NamedTuple):
 
 
 class Tails(NamedTuple):
-    """Ascending thresholds of |x|, and the probability of angles beyond them, on both sides together."""
+    """Ascending thresholds of |x|, and the probabilities of angles beyond them, on both sides together."""
 
     places: np.ndarray
     mass: np.ndarray
@@ -54,7 +54,7 @@ NO_TAILS = Tails(*[np.zeros(0)] * 4)
 
 
 def below(places, dtype):
-    """Return the midpoints between `places`, float64 values of `dtype`, and the next smaller values of `dtype`."""
+    """Return the midpoints between `places` and the next smaller values of `dtype`; `places` are values of `dtype`."""
     values = np.asarray(places).astype(jnp.dtype(dtype))
     smaller = np.nextafter(values, np.asarray(-np.inf, values.dtype))
     return (values.astype(np.float64) + smaller.astype(np.float64)) / 2
@@ -71,7 +71,7 @@ def slack_at(places, mass_below, k, dtype):
 
 def bins(k, dtype, number):
     """Return `number` bins of nearly equal probability, fewer where floats are too coarse for that."""
-    # Any edges will do, even from the package's quantiles, since the reference gives the probabilities.
+    # The edges may come from the package's quantiles, since the reference gives their probabilities.
     guess = jvm.icdf(jnp.arange(1, number, dtype=jnp.float32) / number, jnp.float32(0), jnp.float32(k))
     edges = np.unique(np.asarray(guess).astype(jnp.dtype(dtype)).astype(np.float64))
     ends = reference.cdf(below(edges, dtype), k)
@@ -104,7 +104,7 @@ def moments(k, orders, dtype, points=2**18):
     Returns
     -------
     dict
-        ``versine`` and ``sine``: arrays (3, orders) of mean, variance and slack.
+        Two arrays of shape (3, len(orders)), ``versine`` and ``sine``, with the rows mean, variance and slack.
     """
     # The density is smooth, and periodic or negligible at the ends, so evenly spaced sums equal integrals to rounding.
     width = min(np.pi, REACH / np.sqrt(max(k, 1e-9)))

@@ -28,7 +28,7 @@ def summary(sums, bins, tails):
 
 
 def current(result):
-    """Return the result; raise ValueError if another program wrote it, or this one in another format."""
+    """Return `result`; raise ValueError if it is from another program or in another format."""
     if result["program"] != "exactness" or result["format"] != 2:
         raise ValueError("it was written by another program or in another format")
     return result

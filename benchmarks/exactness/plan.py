@@ -13,7 +13,7 @@ WORDS = {"some": 4, "every": 512}
 
 
 class Distribution(NamedTuple):
-    """One distribution in one dtype by one method, and its share of the angles as a weight."""
+    """A concentration with a dtype and a method, and its share of the angles as a weight."""
 
     concentration: float
     dtype: str = "float32"
@@ -38,6 +38,6 @@ DISTRIBUTIONS = (
 
 
 def shares(angles, distributions):
-    """Return the number of blocks of each distribution: at least one each, and at least `angles` angles in total."""
+    """Return the number of blocks of each distribution, at least one; together they have at least `angles` angles."""
     weights = sum(each.weight for each in distributions)
     return {each: max(1, -(-angles * each.weight // (weights * BLOCK))) for each in distributions}

@@ -1,4 +1,4 @@
-"""Keep the sums of all distributions in a file from which an interrupted run continues."""
+"""Keep the sums of all distributions in a file, so that an interrupted run can continue."""
 
 import json
 import time
@@ -15,7 +15,7 @@ SAVE_SECONDS = 30.0
 class State:
     """Sums by the name of the distribution, kept in the file `path` unless it is None.
 
-    `identity` describes the run. A file of another run, or one that is not a state, raises ValueError.
+    `identity` describes the run. ValueError is raised if the file is from another run or is not a state.
     """
 
     def __init__(self, path, identity):
@@ -34,7 +34,7 @@ class State:
                 for name in [] if differs else set(file.files) - {"identity"}:
                     distribution, _, field = name.rpartition("/")
                     self.sums.setdefault(distribution, {})[field] = file[name][()]
-        except Exception as error:  # zipfile, NumPy and zlib raise different types
+        except Exception as error:  # zipfile, NumPy and zlib raise different exceptions
             message = f"--state {self.path} is not a state of this program: {error}. Name another file."
             raise ValueError(message) from error
         if differs:
@@ -44,12 +44,12 @@ class State:
             )
 
     def add(self, name, sums):
-        """Add the sums of some blocks; save every `SAVE_SECONDS`."""
+        """Add the sums of some blocks, and save if the last save is more than `SAVE_SECONDS` ago."""
         before = self.sums.get(name)
         self.put(name, sums if before is None else {field: before[field] + each for field, each in sums.items()})
 
     def put(self, name, sums):
-        """Replace the sums of a distribution; save every `SAVE_SECONDS`."""
+        """Replace the sums of a distribution, and save if the last save is more than `SAVE_SECONDS` ago."""
         self.sums[name] = sums
         if time.monotonic() - self.saved > SAVE_SECONDS:
             self.save()

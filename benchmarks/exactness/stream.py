@@ -15,7 +15,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry(key, counter):
-    """Compute Threefry-2x32 with 20 rounds, on integers: Salmon et al., SC11, 2011, doi:10.1145/2063384.2063405."""
+    """Compute Threefry-2x32 with 20 rounds on integers (Salmon et al., SC11, 2011, doi:10.1145/2063384.2063405)."""
     mask = 2**32 - 1
     schedule = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
     left, right = ((c + k) & mask for c, k in zip(counter, key, strict=True))

@@ -1,8 +1,7 @@
 """Turn counts and sums into p-values under the guaranteed accuracy.
 
-Each p-value is an upper bound, since the guaranteed error (`slack` in `expected`) is subtracted first. However many
-angles are drawn, a sampler within its guarantee therefore fails no more often than the overall rate of false alarms.
-One outside it fails for certain if enough are drawn.
+Each p-value is an upper bound, since the guaranteed error (`slack` in `expected`) is subtracted first. A sampler with
+at most this error therefore fails no more often than the rate of false alarms, however many angles are drawn.
 """
 
 from typing import NamedTuple
@@ -14,9 +13,9 @@ from benchmarks.exactness import counting, expected
 
 __all__ = ["FALSE_ALARM", "Verdict", "alarms", "of_counts"]
 
-# The probability that a run of all tests reports a sampler within its guarantee.
+# The probability that a run of all tests reports a sampler within its guaranteed error.
 FALSE_ALARM = 1e-6
-# Neighbouring bins are joined until they expect this many angles, so that chi-square is accurate to a few per cent.
+# Neighbouring bins are joined until each expects this many angles, so that chi-square is accurate to a few per cent.
 FEWEST = 200
 
 
@@ -33,7 +32,7 @@ def joined(observed, awaited, slack):
     places = np.searchsorted(np.cumsum(awaited), np.arange(FEWEST, np.sum(awaited) - FEWEST, FEWEST))
     starts = np.unique(np.concatenate([[0], places + 1]))
     starts = starts[starts < len(awaited)]
-    # Only the slack at both ends counts; the sum of all slacks is larger, which cannot cause a false alarm.
+    # Only the slack at both ends matters. The sum of all slacks is larger, which cannot cause a false alarm.
     return tuple(np.add.reduceat(np.asarray(each, np.float64), starts) for each in (observed, awaited, slack))
 
 
@@ -55,14 +54,14 @@ def normal(z):
 
 
 def bin_tests(sums, bins):
-    """Test all bins by Pearson's statistic, and the worst one by its binomial distribution."""
+    """Test all bins by Pearson's statistic, and the worst bin by its binomial distribution."""
     count = sums["angles"]
     seen, awaited, slack = joined(sums["bins"], count * bins.mass, count * bins.slack)
     excess = np.maximum(np.abs(seen - awaited) - slack, 0)
     square, freedom = float(np.sum(excess**2 / awaited)), max(1, len(awaited) - 1)
     found = f"chi-square {square:,.0f} of {freedom + 1:,} bins"
     yield Verdict("bins of equal probability", found, float(stats.chi2.sf(square, freedom)))
-    # The sum can hide a single wrong bin. The normal approximation is too coarse this far out.
+    # The sum can hide a single wrong bin. The normal approximation is too coarse for such a small probability.
     p = binomial(seen, count, (awaited - slack) / count, (awaited + slack) / count)
     i = int(np.argmin(p))
     found = f"{seen[i]:,.0f} angles of {awaited[i]:,.1f} expected, give or take {slack[i]:.2g}"
@@ -91,7 +90,7 @@ def moment_tests(sums, moments):
 
 
 def correlation_tests(sums, moments):
-    """Test mean products at several lags, and of two streams at the same place; they are 0 for independent angles."""
+    """Test mean products at several lags, and of two streams at the same place, which are 0 for independent angles."""
     even, odd = (moments[name][1, 0] for name in ("versine", "sine"))
     names = ("versine versine", "sine sine", "versine sine")
     for test, products, places in (
@@ -107,7 +106,7 @@ def correlation_tests(sums, moments):
 def sign_tests(sums):
     """Test the balance of signs, the changes of sign, and the rises from one angle to the next."""
     count, pairs = sums["angles"], sums["neighbours"]
-    # The number of rises among n independent numbers has the variance (n + 1) / 12. Each block is counted separately.
+    # The number of rises among n independent numbers has variance (n + 1) / 12. Each block is counted separately.
     for test, seen, of, variance, what in (
         ("signs", sums["positive"], count, count / 4, f"of {count:,} not negative"),
         ("runs of signs", sums["changes"], count, count / 4, "changes"),
@@ -121,7 +120,7 @@ def of_counts(sums, bins, tails, k, dtype):
     """Return all verdicts on the sums of one distribution."""
     found = [*bin_tests(sums, bins)]
     if sums["lost"]:
-        found.append(Verdict("every angle is one", f"{sums['lost']:,} angles are not numbers in [-pi, pi)", 0.0))
+        found.append(Verdict("valid angles", f"{sums['lost']:,} angles are not numbers in [-pi, pi)", 0.0))
     if dtype == "float32":  # no other dtype has these tail probabilities
         found += tail_tests(sums, tails)
     if dtype in ("float32", "float64"):

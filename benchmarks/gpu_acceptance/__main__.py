@@ -14,7 +14,7 @@ from benchmarks.text import environment_text, install_command, table, time_text
 __all__ = ["main"]
 
 FORMAT = 1
-# `checks.CHECKS` and the timings; the longest come last.
+# The names of `checks.CHECKS`, and the timings as "speed"; the longest parts come last.
 PARTS = (
     *("kernels", "words", "angles", "arrays", "parameters", "dtypes", "sizes", "huge", "gradients", "transformations"),
     *("speed", "outside", "distributions"),
@@ -68,7 +68,7 @@ def verdict_text(verdicts):
 
 
 def identity(result):
-    """Return the fields that must be the same in a file and in this run, so that the run can continue from the file."""
+    """Return the fields that must agree between a file and this run, so that the run can continue from the file."""
     machine = result["environment"]
     fields = {name: result[name] for name in ("format", "program", "plan")}
     return fields | {name: machine[name] for name in ("device", "commit", "versions")}
@@ -97,7 +97,7 @@ def begun(path, result):
 
 
 def to_make(options, result):
-    """Return the requested parts; by default, those that the result lacks or whose checks could not be run."""
+    """Return the requested parts, by default those that the result lacks or that have checks that could not be run."""
     if options.only:
         requested = {part for part in PARTS if part != "speed"} if "checks" in options.only else set()
         return [part for part in PARTS if part in requested.union(options.only)]
@@ -138,7 +138,7 @@ def main(arguments=None):
 
     plan = plan_of(options)
     result = {"format": FORMAT, "program": "gpu_acceptance", "environment": machine, "plan": plan._asdict()}
-    # Convert it to the form in which it is read from a file.
+    # Convert the result to the form that `begun` reads from a file.
     result = json.loads(json.dumps(rounded(result | {"checks": [], "seconds": 0.0})))
     try:
         result = begun(options.json, result)
@@ -154,7 +154,7 @@ def main(arguments=None):
 
     keep()
     state = None if options.json is None else options.json.with_suffix(".distributions")
-    # Otherwise kernels would be off on a machine that has not tried them, or if the environment turns them off.
+    # Turn the kernels on, even if this machine has not tried them or the environment turns them off.
     with environment.without_cache(), checks.switched("1"):
         for part in to_make(options, result):
             make(part, plan, result, state)

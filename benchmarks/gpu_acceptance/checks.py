@@ -154,7 +154,7 @@ def angles(plan):
 
 
 def arrays(plan):
-    """Compare draws for arrays of parameters with the CPU's, starting at and inside a group of four angles."""
+    """Compare draws for arrays of parameters with the CPU's, from the start of a group of four and from inside one."""
     key, count = jax.random.key(10), plan.arrays
     kappa = np.geomspace(1e-3, 1e8, count).astype(np.float32)
     loc = np.linspace(-400, 400, count).astype(np.float32)
@@ -166,7 +166,6 @@ def arrays(plan):
         "directions, by the table": (loc, 5.0, "table"),
     }
     for kernel, (name, (loc, kappa, method)) in itertools.product(fused(), cases.items()):
-        # The allowed difference between two paths, in the angle and in the direction.
         allowed = cuda_self_test.allowed(kappa)
         right, worst = True, 0.0
         for start in (0, 2**32 - 5):
@@ -216,14 +215,14 @@ def dtypes(plan):
     yield Found("float64", apart < 1e-11, f"{apart:.1e} from the CPU's")
 
 
-# Places to start, at the beginning of a group of four, which kernels write at once, and inside a group.
+# Starts at the beginning of a group of four angles, which a kernel writes at once, and inside a group.
 WHERE = (2**32 - 1004, 2**32 - 1001)
 # Few sizes for the plain path, where XLA handles the ends.
 PLAIN_SIZES = (1, 3, 1024, 4099)
 
 
 def sizes(plan):
-    """Compare draws of every size with the longest one, starting at and inside a group of four angles."""
+    """Compare draws of every size with the longest draw, from each start in `WHERE`."""
     key = jax.random.key(6)
     cases = [(kernel, method, "float32") for kernel in fused() for method in ("direct", "table")]
     cases += [(True, method, "bfloat16") for method in METHODS if True in fused()]
@@ -292,7 +291,7 @@ def gradients(plan):
 
 
 def rows(plan):
-    """Map the sampler over key, direction and concentration, together and one by one, and over many short rows."""
+    """Map the sampler over key, direction and concentration, jointly and separately, and over many short rows."""
     keys = jax.random.split(jax.random.key(9), 3)
     arguments = keys, jnp.array([-3.0, 0.5, 3.0]), jnp.array([0.1, 5.0, 1e3])
     for method, count in itertools.product(METHODS, (64, 1027)):
@@ -351,7 +350,7 @@ def transformations(plan):
 def distributions(plan, state=None):
     """Run `benchmarks.exactness`; if there are kernels, also on fewer angles of the plain path.
 
-    The counts are kept in files whose names begin with `state`, if given, from which a later run continues.
+    With `state`, the counts are kept in files with names that begin with it, and a later run continues from them.
     """
     # Give every distribution the same number of angles.
     equal = tuple(each._replace(weight=1) for each in exactness_plan.DISTRIBUTIONS)
@@ -375,13 +374,13 @@ def outside(plan, tool="compute-sanitizer"):
     if found is None:
         yield Found(name, None, f"{tool} is not on the path")
         return
-    # Allocate each array separately, since the tool cannot tell arrays within one allocation apart.
+    # Allocate each array separately, since the tool does not detect accesses to other arrays in the same allocation.
     alone = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", cuda.VARIABLE: "1"}
     command = [found, "--tool", "memcheck", "--error-exitcode", "9"]
     command += [sys.executable, "-m", "benchmarks.gpu_acceptance.outside"]
     code, lines = bounded(command, plan.outside, os.environ | alone)
     if code is None:
-        # The tool has found nothing so far, but has not checked all cases, so this is not a pass.
+        # The tool has not checked all cases, so this is not a pass.
         lines = [f"not finished in {plan.outside} s", *lines[-1:]]
     detail = "; ".join(lines[:1] + lines[-1:] if code is None else lines[-2:])
     yield Found(name, code == 0, detail or "no output")

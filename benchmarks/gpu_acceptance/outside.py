@@ -1,4 +1,4 @@
-"""Draw with the CUDA kernels under a tool that checks memory accesses; run by `checks.outside`.
+"""Draw with the CUDA kernels; `checks.outside` runs this module under a tool that checks memory accesses.
 
 Each case is reported as soon as it is finished, so the output of a run that timed out shows how far it got.
 """
@@ -15,7 +15,7 @@ from jax_von_mises.sampling import cuda, cuda_launch, cuda_self_test
 
 __all__ = ["main"]
 
-# Draws that end at every place in a group of four and inside a block of threads, and start at and inside a group.
+# Draws that end at every place in a group of four angles, and start at the beginning of a group and inside one.
 SIZES = (1, 3, 4, 5, 1027, 2**20 + 3)
 STARTS = (0, 2**32 - 6)
 

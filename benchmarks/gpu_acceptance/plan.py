@@ -15,7 +15,7 @@ class Plan(NamedTuple):
     arrays: int
     """Angles compared with the CPU's, each with its own concentration or direction."""
     sizes: tuple[int, ...]
-    """Sizes of draws, each of which must be the beginning of the longest one."""
+    """Sizes of draws; each draw must equal the beginning of the longest one."""
     few_sizes: tuple[int, ...]
     """Sizes for the programs that take seconds to compile."""
     rows: int
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     distributions: int
     """Angles of each distribution that `benchmarks.exactness` tests."""
     distributions_plain: int
-    """Angles of each distribution that are also tested on the plain path, if there are kernels."""
+    """Angles of each distribution that are tested on the plain path, too, if there are kernels."""
     outside: int
     """Time limit in seconds of the tool that checks memory accesses."""
     draws: int

@@ -1,4 +1,4 @@
-"""Time both paths, JAX's samplers, other libraries and the memory, all taking turns in one process."""
+"""Time both paths, JAX's samplers, other libraries and memory traffic; all take turns in one process."""
 
 import itertools
 from typing import NamedTuple
@@ -22,7 +22,7 @@ OTHERS = ("numpyro", "cupy", "torch")
 
 
 class Goal(NamedTuple):
-    """Require `at_least` times the rate of `peer`, in angles or, with `of_bytes`, in bytes written."""
+    """Require `at_least` times the rate of `peer`, in numbers per second, or in bytes per second with `of_bytes`."""
 
     name: str
     peer: str
@@ -51,7 +51,7 @@ GOALS = (
 
 
 class Entry(NamedTuple):
-    """A timed function: one call makes `count` numbers and moves `width` bytes for each."""
+    """A timed function, which makes `count` numbers per call and moves `width` bytes per number."""
 
     count: int
     width: int
@@ -69,7 +69,7 @@ def of_keys(function, implementation="threefry2x32"):
 
 
 def ours(count, implementation, dtype, method, kernel, kappa):
-    """Return a competitor that draws by one path; the concentration is an argument, as in a user's program."""
+    """Return a competitor that draws by one path, or None if this JAX lacks the key implementation."""
     arguments = jnp.zeros((), jnp.float32), jnp.asarray(kappa, jnp.float32)
 
     def draw(key, loc, kappa):
@@ -100,7 +100,7 @@ def entries(plan):
         elif (competitor := ours(count, implementation, dtype, method, kernel, kappa)) is None:
             missing[name] = "this JAX has no such key"
         else:
-            # The array of concentrations is read, too.
+            # The array of concentrations is also read.
             timed[name] = Entry(count, 8 if what == "arrays" else jnp.dtype(dtype).itemsize, competitor)
     for name in ("bits", "uniform", "normal"):
         function = getattr(jax.random, name)

@@ -1,7 +1,4 @@
-"""Define the timed samplers and functions: a class for each library, with a method for each task that it supports.
-
-All distributions are centred at 0. `Peer.lacks` gives the reason for each task that a library does not support.
-"""
+"""Define the timed samplers and functions: a class for each library, with a method for each task that it supports."""
 
 from benchmarks.peers.common import OURS, Peer, Ready, Unavailable
 from benchmarks.peers.on_jax import TFP, JaxNormal, JaxScipy, NumPyro, Ours, OursEager

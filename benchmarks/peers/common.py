@@ -1,4 +1,4 @@
-"""Base class and helpers of the peers."""
+"""Define the base class and the helpers of the peers."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -14,7 +14,7 @@ OURS = "ours"
 BENCH = 'pip install -e ".[bench]" in the clone'
 NO_DERIVATIVE = "samples have no derivative in the concentration"
 
-# The calls cycle through this many arrays, so that no call gets the input of the previous one.
+# Calls cycle through this many arrays.
 ARRAYS = 4
 
 
@@ -36,11 +36,13 @@ class Ready(NamedTuple):
 
 
 class Peer:
-    """A competitor, with a method for each task that returns a `Ready` function for a case, or a reason in `lacks`.
+    """A library that is timed.
 
-    A method imports its library itself and raises `Unavailable` if the library is missing. On the CPU a peer gets at
-    most ``most[task]`` elements in a quick run or when JAX runs on a GPU, and at most ``most_ever[task]`` in any run,
-    since more would take too long, or so much memory that the system kills the process.
+    For each task, a peer has a method that returns the `Ready` function for a case, or gives the reason in `lacks`. The
+    method imports the library, and raises `Unavailable` if it is missing. All distributions are centred at 0.
+
+    On the CPU a peer gets at most ``most[task]`` elements in a quick run or when JAX runs on a GPU, and at most
+    ``most_ever[task]`` in any run. More would take too long, or so much memory that the system kills the process.
     """
 
     name: str
@@ -62,11 +64,11 @@ class Peer:
 
 
 def lacks(reason, *tasks):
-    """Map several tasks to the same reason."""
+    """Map each of the tasks to the same reason."""
     return dict.fromkeys(tasks, reason)
 
 
 def rotating(case, give):
-    """Return a function for `Competitor.fresh` that cycles through a few arrays, all made now."""
+    """Return a function for `Competitor.fresh` that cycles through a few arrays, which are made in advance."""
     arrays = [give(case.inputs(i)) for i in range(ARRAYS)]
     return lambda i: arrays[i % ARRAYS]

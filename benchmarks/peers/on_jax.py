@@ -1,4 +1,4 @@
-"""Peers compiled by JAX, including this package."""
+"""Define the peers that JAX compiles, including this package."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ __all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours", "OursEager"]
 
 
 def parameters(case):
-    """Return `loc` and `concentration` on the device, to pass as arguments, since a compiler could fold constants."""
+    """Return `loc` and `concentration` on the device, to be passed as arguments, since constants could be folded."""
     import jax
     import jax.numpy as jnp
 
@@ -129,10 +129,10 @@ class Ours(Peer):
 
 
 class OursEager(Peer):
-    """The package's sampler outside `jax.jit`, where the package chooses how its program is compiled."""
+    """The package's sampler outside `jax.jit`, where the package chooses how to compile its program."""
 
     name, label = "eager", "jax_von_mises, no `jit`"
-    lacks: ClassVar = lacks("timed for draws alone", *(task for task in TASKS if task != "sample"))
+    lacks: ClassVar = lacks("only draws are timed", *(task for task in TASKS if task != "sample"))
 
     def sample(self, case):
         """Prepare draws."""
@@ -142,7 +142,7 @@ class OursEager(Peer):
 
 
 class JaxNormal(Peer):
-    """JAX's normal sampler, which draws another distribution but is the fastest sampler that JAX users know."""
+    """JAX's normal sampler, which every JAX user knows; it draws from another distribution."""
 
     name, label = "normal", "jax.random.normal"
     lacks: ClassVar = lacks("only its draws are compared", "icdf", "cdf", "log_prob", "mixture", "fit", "gradient")
@@ -160,7 +160,7 @@ class JaxNormal(Peer):
         )
 
     def truncated(self, case):
-        """Prepare draws of `jax.random.truncated_normal` between the same bounds."""
+        """Prepare draws of `jax.random.truncated_normal` between the same bounds, scaled to standard deviations."""
         import jax
 
         def draw(key, loc, concentration):
@@ -171,7 +171,7 @@ class JaxNormal(Peer):
 
 
 class JaxScipy(Peer):
-    """``jax.scipy.stats.vonmises``, which has only a density; its mixture is written by hand."""
+    """``jax.scipy.stats.vonmises``, which has only a density; the mixture is written by hand."""
 
     name, label = "jax_scipy", "jax.scipy.stats"
     lacks: ClassVar = lacks("has only the density", "sample", "truncated", "icdf", "cdf", "fit", "gradient")
@@ -198,7 +198,7 @@ class JaxScipy(Peer):
 
 
 class WithClass(Peer):
-    """A library with a class `VonMises`, whose samples include the shape of the parameters."""
+    """A library with a class `VonMises`; the shape of its samples includes that of the parameters."""
 
     def library(self):
         """Import the library's distributions."""
@@ -235,15 +235,15 @@ class WithClass(Peer):
 
 
 class NumPyro(WithClass):
-    """NumPyro's ``VonMises``: rejection in a loop over the whole array."""
+    """NumPyro's ``VonMises``: rejection in a loop over the complete array."""
 
     name, label = "numpyro", "NumPyro"
     lacks: ClassVar = {
         **lacks("not implemented for this distribution", "truncated", "icdf", "cdf"),
-        **lacks("does not fit by itself", "fit"),
+        **lacks("does not fit this distribution", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its rate does not depend on the number of draws; each draw takes as much memory as eleven float32 numbers.
+    # The rate does not depend on the number of draws. Each draw needs as much memory as eleven float32 numbers.
     most: ClassVar = {"sample": 2**22}
     most_ever: ClassVar = {"sample": 2**26}
 
@@ -277,11 +277,11 @@ class TFP(WithClass):
         return distributions
 
     def sampler(self, case):
-        """Return the sampler, whose seed is an array of words."""
+        """Return the sampler; its seed is an array of words."""
         import jax
 
         if case.key_impl != "threefry2x32":
-            raise Unavailable("makes a threefry2x32 key of every seed")
+            raise Unavailable("turns every seed into a threefry2x32 key")
         distribution = self.distribution()
         shape = () if case.per_draw else (case.count,)
         return lambda key, loc, concentration: distribution(loc, concentration).sample(

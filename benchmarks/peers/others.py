@@ -1,4 +1,4 @@
-"""Peers that do not use JAX."""
+"""Define the peers that do not use JAX."""
 
 import contextlib
 import importlib.util
@@ -22,7 +22,7 @@ class NumPy(Peer):
 
     name, label = "numpy", "NumPy"
     lacks: ClassVar = ONLY_DRAWS
-    most: ClassVar = {"sample": 2**22}  # its rate does not depend on the number of draws
+    most: ClassVar = {"sample": 2**22}  # the rate does not depend on the number of draws
 
     def sample(self, case):
         """Prepare draws."""
@@ -34,7 +34,7 @@ class NumPy(Peer):
 class MKL(Peer):
     """``mkl_random``: float64 rejection with Intel's vector library on one core.
 
-    The library runs in a separate process, since it disturbs NumPy's generator; request and reply take about 50
+    The library runs in a separate process, since it disturbs NumPy's generator. A request and its reply take about 50
     microseconds.
     """
 
@@ -65,7 +65,10 @@ class MKL(Peer):
 
 
 def draw_by_mkl(connection, concentration, count):
-    """Serve `MKL`: None requests new draws, and a number the draws of that call; the last two calls are kept."""
+    """Serve the requests of `MKL`.
+
+    None requests new draws. A number requests the draws of that call, which must be one of the last two.
+    """
     import mkl_random
 
     generator, calls, kept = mkl_random.MKLRandomState(SEED), itertools.count(), {}
@@ -84,12 +87,12 @@ class SciPy(Peer):
 
     name, label = "scipy", "SciPy"
     lacks: ClassVar = {
-        **lacks("samples by NumPy, which is timed", "sample"),
+        **lacks("samples with NumPy, which is timed", "sample"),
         **lacks("not implemented for this distribution", "truncated", "mixture"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Fits and quantiles are loops in Python, whose rate does not depend on the number of elements; a million quantiles
-    # would take 15 minutes. The other limits are for runs on a GPU, whose cases are larger.
+    # SciPy loops over fits and quantiles in Python, so their rate does not depend on the number of elements. A million
+    # quantiles would take 15 minutes. The other limits are for runs on a GPU, which have larger cases.
     most: ClassVar = {"fit": 100, "cdf": 2**20, "log_prob": 2**20}
     most_ever: ClassVar = {"icdf": 256}
 
@@ -128,19 +131,19 @@ class SciPy(Peer):
 
 
 class Torch(Peer):
-    """PyTorch's ``VonMises``: float64 rejection in a loop over the whole array, on the GPU if JAX uses one."""
+    """PyTorch's ``VonMises``: float64 rejection in a loop over the complete array, on the GPU if JAX uses one."""
 
     name, label = "torch", "PyTorch"
     lacks: ClassVar = {
         **lacks("not implemented for this distribution", "truncated", "icdf", "cdf"),
-        **lacks("its densities are timed for one distribution", "mixture"),
-        **lacks("does not fit by itself", "fit"),
+        **lacks("only the density of a single distribution is timed", "mixture"),
+        **lacks("does not fit this distribution", "fit"),
         **lacks(NO_DERIVATIVE, "gradient"),
     }
-    # Its loop runs over arrays larger than the cache until the last element is accepted. Fewer draws are in its favour,
-    # since its measured rate halves each time their number grows fourfold.
+    # The loop runs over arrays larger than the cache until the last element is accepted. Fewer draws are in PyTorch's
+    # favour, since the measured rate halves each time their number grows fourfold.
     most: ClassVar = {"sample": 2**21}
-    most_ever: ClassVar = {"sample": 2**24}  # at 94 to 121 bytes of memory per draw
+    most_ever: ClassVar = {"sample": 2**24}  # each draw needs 94 to 121 bytes of memory
 
     def start(self, case):
         """Return the library, its device and the parameters."""
@@ -165,7 +168,7 @@ class Torch(Peer):
         )
 
     def sample(self, case):
-        """Prepare draws; their loop is TorchScript, which `torch.compile` does not change."""
+        """Prepare draws; `torch.compile` would not change their loop, which is TorchScript."""
         torch, device, parameters = self.start(case)
         distribution = torch.distributions.VonMises(*parameters, validate_args=False)
         torch.manual_seed(SEED)

@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 FORMAT = 2  # of the result file
 REPORT = "report.html"
-# File in the folder of a report that lists the report's files. A new report removes only these.
+# This file lists the files of a report, the only ones that a new report removes.
 LIST = "files.json"
 
 
@@ -130,7 +130,7 @@ def main(arguments=None, plan=None):
     if reason := refusal(options, out):
         print(reason, file=sys.stderr)
         return 2
-    # By default JAX reserves three quarters of a GPU's memory, which other programs may need.
+    # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Check the accuracy of angles without drawing, from words chosen for their tail probabilities."""
+"""Check the accuracy of angles at chosen tail probabilities, without random draws."""
 
 import jax
 import jax.numpy as jnp

@@ -49,7 +49,7 @@ def taken(call):
 def memory(plan, tick):
     """Measure the memory of one call, as stated by the compiled program and as observed while it runs."""
     rows = []
-    for count in plan.sizes:  # ascending, for `taken`
+    for count in plan.sizes:  # ascending, since `taken` sees only new peaks
         for route in ROUTES:
             tick()
             (found,) = jvm.runtime.warmup((count,), method=route, loc=np.float32(0), concentration=np.float32(1))
@@ -69,9 +69,9 @@ def memory(plan, tick):
 
 
 def transfer(plan, tick):
-    """Time the three stages of a call for each size: until it returns, until it is computed, and until the host has it.
+    """Time the three stages of a call for each size: the dispatch, the computation and the copy to the host.
 
-    The copy to the host takes no time if device and host share one memory.
+    The copy takes no time if device and host share one memory.
     """
     rows = []
     for count in plan.sizes:
@@ -123,7 +123,7 @@ def dtypes(plan, tick):
 
 
 def implementations(plan, tick):
-    """Time the table route with each key implementation, whose cipher is most of the work."""
+    """Time draws with each key implementation, since the cipher is most of the work."""
     samples, missing = [], []
     for name in IMPLEMENTATIONS:
         try:

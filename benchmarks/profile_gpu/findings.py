@@ -1,4 +1,4 @@
-"""Derive the few findings of a report: facts about programs and angles, which a busy machine does not change.
+"""Derive the findings of a report: facts about programs and angles, which a busy machine does not change.
 
 No finding is based on times or rates. The tables show these with their spread, and
 ``python -m benchmarks.performance_benchmark`` compares them with those of other libraries.
@@ -49,7 +49,7 @@ def compiled(data):
     elif again:
         yield Finding(False, f"JAX compiles again for: {', '.join(again)}. Look for a changing dtype or Python number.")
     else:
-        yield Finding(True, "A new key or another concentration compiles nothing; another size compiles one program.")
+        yield Finding(True, "JAX compiles nothing again for another key or another concentration.")
 
 
 def memory(data):

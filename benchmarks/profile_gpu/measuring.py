@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     folder: Path
     """Folder of the trace."""
     count: int
-    """Angles per call for the rate of one large call."""
+    """Angles per call, except in the sections that vary the size."""
     sizes: tuple[int, ...]
     """Angles per call for the sections that vary the size."""
     firsts: int
@@ -97,7 +97,7 @@ def summary(seconds, count=None):
 
 
 def race(samples, rounds, tick=lambda: None, clock=time.perf_counter):
-    """Time competitors that take turns; return a row for each, which has the reason if its first call fails.
+    """Time competitors that take turns; return a row for each, with the reason if its first call fails.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Draw the pictures of the report, as SVG that follows the reader's light or dark theme, and as PNG.
 
-Unsteady rows, and all rows from a busy machine, are drawn pale, with their spread. A section without two points to
-compare has no picture.
+Times and rates are drawn with their spread, and pale if they are unsteady or from a busy machine. A section with fewer
+than two rows has no picture.
 """
 
 import io
@@ -18,7 +18,7 @@ WIDTH = 6.4  # inches
 # Placeholder for the text colour, which the page determines.
 INK = "#010203"
 THEME = "<style>svg{color:#222}@media (prefers-color-scheme:dark){svg{color:#dcdcdc}}</style>"
-# Readable on white and on black, and distinguishable by colour-blind readers (after Okabe and Ito).
+# Colours that are readable on white and black, and that colour-blind readers can distinguish (after Okabe and Ito).
 COLORS = ("#D55E00", "#2A8FD0", "#009E73", "#C978A8", "#C98B00", "#7A7FD9")
 MARKS = ("o", "s", "^", "D", "v", "P")
 GRID = {"color": "#888888", "alpha": 0.35, "linewidth": 0.7}
@@ -74,7 +74,7 @@ def bars(figure, rows, label, quiet, field="rate", scale=1e-6, form="{:.3g}"):
 
 
 def times(figure, rows, label, quiet):
-    """Draw the seconds of each row as a bar, in milliseconds."""
+    """Draw the time of each row as a bar, in milliseconds."""
     bars(figure, rows, label, quiet, "seconds", 1e3)
 
 

@@ -22,7 +22,7 @@ TRACED_CALLS = 5
 
 
 def compiling(plan, tick):
-    """Time the stages of a first call, each time with nothing compiled before, and list what compiles again."""
+    """Time the stages of first calls, each without compiled programs, and list what later calls compile."""
     stages = defaultdict(list)
     for _ in range(plan.firsts):
         tick()
@@ -73,7 +73,7 @@ def compiled_again(plan):
         "another size": lambda: draw(plan, count + 1).draw(keys(1)),
     }
     jax.clear_caches()
-    jax.block_until_ready((keys(0), keys(1)))  # making keys compiles, too
+    jax.block_until_ready((keys(0), keys(1)))  # making a key also compiles programs
     found = {}
     for step, call in steps.items():
         with compilations() as programs:

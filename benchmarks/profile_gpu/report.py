@@ -21,12 +21,12 @@ FORMATS = {
     "bytes": lambda value, row: readable(value),
     "per element": lambda value, row: f"{value / row['count']:.3g}",
 }
-# Formats of timed values: shown with their spread, except for shares, and in grey if unsteady or from a busy machine.
+# Formats of timed values. Times and rates are shown with their spread. All are grey if unsteady or from a busy machine.
 TIMED = ("time", "rate", "share")
 
 
 def cells(row, columns, quiet):
-    """Return the cells of a row as pairs of the text and whether it is grey."""
+    """Return the cells of a row as pairs of a text and whether it is grey."""
     if "failed" in row:
         return [(row["line"], False), (row["failed"], True), *[("", False)] * (len(columns) - 2)]
     found = []

@@ -1,9 +1,9 @@
 """Compare each stage of a draw with the limits of this device.
 
-The ceilings are measured in the same rounds, by programs that do nothing else: a copy and a fill for bytes, and chains
-of multiply-adds and rounds like those of the ciphers for operations. XLA counts the operations of all programs. It does
-not distinguish integer from floating-point operations and does not count table look-ups, so the share of a stage is
-approximate. If it is near 1, only less work can make the stage faster; if it is far below 1, another limit applies.
+The ceilings are measured in the same rounds: for bytes by a copy and a fill, and for operations by chains of
+multiply-adds and of cipher rounds. XLA counts the operations of all programs. It does not distinguish integer from
+floating-point operations and does not count table look-ups, so the share of a stage is approximate. If the share is
+near 1, only less work can make the stage faster; if it is far below 1, another limit applies.
 """
 
 import jax
@@ -55,7 +55,7 @@ def rounds(chains):
 
 
 def inputs(dtype, count):
-    """Return a function that returns one of a few random arrays for each call."""
+    """Return a function that maps the index of a call to one of a few random arrays."""
     generator = np.random.default_rng(2)
     words = generator.integers(0, 2**32, (INPUTS, count), np.uint32)
     values = words if dtype == np.uint32 else words.astype(np.float32) * np.float32(2.0**-32)
@@ -64,7 +64,7 @@ def inputs(dtype, count):
 
 
 def stages(count, k):
-    """Return the stages of a draw and related functions: name, function of the input and `k`, kind of input."""
+    """Return stages and related functions as tuples (name, function of the input and `k`, kind of input)."""
     loc = np.float32(0)
 
     def angles(route):
@@ -121,9 +121,9 @@ def roofline(plan, tick):
 
 
 def ceiling(rows, kind):
-    """Return the highest rate per second of the programs of one kind; None if all of them failed.
+    """Return the highest rate of the programs of one kind, per second; None if all of them failed.
 
-    The rate is taken at the first quartile of the times, so that disturbed turns do not lower the ceiling.
+    The rate is computed from the first quartile of the times, so that disturbed turns do not lower the ceiling.
     """
     return max(
         (row[kind] / row["fastest"] for row in rows if row["kind"] == kind and "failed" not in row), default=None

@@ -9,7 +9,7 @@ __all__ = ["SECTIONS", "Column", "Section"]
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, the field of the rows, and how a value is written (see `report.FORMATS`)."""
+    """A column of a table: its heading, the field of the rows, and the format of its values in `report.FORMATS`."""
 
     heading: str
     field: str
@@ -84,7 +84,7 @@ SECTIONS = {
     ),
     "transfer": Section(
         "Transfer",
-        "The three stages of a call: until it returns (dispatch), until the angles are computed (compute), and until "
+        "The three stages of a call: until it returns (dispatch), until the angles are ready (compute), and until "
         "the host has them (to_host). If device and host share one memory, nothing is copied.",
         calls.transfer,
         (Column("", "line"), ANGLES, TIME),

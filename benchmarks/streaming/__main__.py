@@ -25,7 +25,7 @@ from jax_von_mises.streams import checkpoint, writer
 
 __all__ = ["main"]
 
-FORMAT = 1  # of the result file; increased when a reader of old files would misread a new one
+FORMAT = 1  # of the result file; increase it if readers of the old format would misread the new one
 ROUNDS = {"quick": 3, "full": 7}
 SIZE = {"quick": 10**8, "full": 10**9}
 
@@ -35,7 +35,7 @@ HOST_BATCH = 2**22
 # A stream has at least this many batches, so that work can overlap.
 PARTS = 8
 
-# Free space relative to the size of the largest file, with room for its record and the file system's overhead.
+# Required free space relative to the size of the largest file, with room for its record and the file system's overhead.
 SLACK = 1.05
 MEMORY_FILES = ("tmpfs", "ramfs")
 
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 
 
 def compare(runs, count, rounds, clock=time.perf_counter):
-    """Time runs of `count` angles that take turns; return their entries of the result file."""
+    """Time runs of `count` angles that take turns; return their entries in the result file."""
     first = {name: timing.first_call(run.competitor, clock) for name, run in runs.items()}
     seconds = timing.take_turns({name: run.competitor for name, run in runs.items()}, rounds, clock)
     results = {}
@@ -102,7 +102,7 @@ def case(title, count, runs, plan, missing=None):
 
 
 def host_case(plan, scratch):
-    """Measure streams to the host, which is idle or works on each batch."""
+    """Measure streams to an idle host, and to a host that works on each batch."""
     batch = min(HOST_BATCH, plan.short // PARTS)
     found = {}
     for name, work in (("host idle", False), ("host busy", True)):
@@ -123,7 +123,7 @@ def disk_case(plan, scratch):
 
 
 def memory_case(plan, scratch):
-    """Record the memory of a process while it draws a long stream."""
+    """Record the memory of a separate process for each way to draw a long stream."""
     reasons = {"zarr": cases.missing_storage(), "save": cases.missing_memory(plan.size)}
     missing = {kind: reason for kind, reason in reasons.items() if reason is not None}
     runs = {}
@@ -203,7 +203,7 @@ def goals_text(found):
 
 
 def angles(text):
-    """Read a number of angles, such as 1e9."""
+    """Parse a number of angles, such as 1e9."""
     value = float(text)
     if not (value.is_integer() and PARTS <= value <= 2**53):
         raise argparse.ArgumentTypeError(f"must be an integer from {PARTS} to 2^53, not {text}")
@@ -259,9 +259,9 @@ def filesystem(directory):
 
 
 def measure(plan, requested, directory):
-    """Run the sections in `requested`, print each, and return them for the result file."""
+    """Run and print the sections in `requested`; return them for the result file."""
     sections = {}
-    # The context removes the files after an error, too.
+    # The context removes the files even after an error.
     with tempfile.TemporaryDirectory(prefix="jax_von_mises-", dir=directory) as name:
         scratch = cases.Scratch(name)
         for section, run in SECTIONS.items():
@@ -282,7 +282,7 @@ def main(arguments=None):
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    # By default JAX reserves three quarters of a GPU's memory, which the child processes need, too.
+    # By default, JAX reserves three quarters of a GPU's memory, but the child processes need memory, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     start = time.perf_counter()
     state = quiet.check()
@@ -310,7 +310,7 @@ def main(arguments=None):
     if not state.quiet:
         print(f"\n{quiet.BUSY}")
     elif plan.size < SIZE["quick"]:
-        print(f"\nFewer than {SIZE['quick']:,} angles are too few to measure a disk, so no goals are judged")
+        print(f"\nNo goals are judged, since a disk is measured reliably only with {SIZE['quick']:,} angles or more")
     elif judged := judge(sections):
         print(f"\nGoals\n{goals_text(judged)}")
     finish(

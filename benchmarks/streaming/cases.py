@@ -1,6 +1,6 @@
 """Define the timed runs: hand-written loops and the functions of the package.
 
-A case is a dict of runs that take turns. Each run that draws has a new key and draws all `total` angles.
+A case is a dict of runs that take turns. Each call that draws uses a new key and draws all `total` angles.
 """
 
 import functools
@@ -25,7 +25,7 @@ __all__ = ["ITEM", "Run", "Scratch", "batches", "disk", "draws", "host", "missin
 LOC, CONCENTRATION, DTYPE = 0.0, 5.0, "float32"
 ITEM = np.dtype(DTYPE).itemsize
 
-# Bytes per call of a plain write, as in a block of the package.
+# Bytes per call of a plain write, as many as in a block of the package.
 PIECE = 2**26
 
 # Drawing all angles in one call takes this many times the memory of the result.
@@ -33,7 +33,7 @@ ROOM = 3
 
 
 class Run(NamedTuple):
-    """One way to do the work; `against` names the run with which it is compared."""
+    """One way to do the work; `against` names the run that it is compared with."""
 
     label: str
     competitor: timing.Competitor
@@ -135,7 +135,7 @@ def host(total, batch, work):
     Parameters
     ----------
     total, batch : int
-        Angles of the stream and of one batch.
+        Numbers of angles in the stream and in one batch.
     work : bool
         Whether the host works on each batch for as long as drawing it takes, or stays idle.
 
@@ -175,19 +175,19 @@ def host(total, batch, work):
             for _, rows in Spans(0, total, batch):
                 consume(ready[:rows])
 
-        # No overlap can be faster than the slower of these two.
+        # Even with perfect overlap, a run takes as long as the slower of these two.
         runs["draw"] = Run("drawing alone", on_key(draws(total, batch, False)), "loop")
         runs["work"] = Run("the host's work alone", on_key(alone), "loop")
     return runs, sines
 
 
 def write(given, total, block=None):
-    """Write a stream with the package; `given` is a path and a key."""
+    """Write a stream with the package; `given` is a tuple of a path and a key."""
     jvm.write_samples(*given, LOC, CONCENTRATION, total, DTYPE, block_rows=block)
 
 
 def save(given, total):
-    """Draw all angles in one call and save them with NumPy; `given` is a path and a key."""
+    """Draw all angles in one call and save them with NumPy; `given` is a tuple of a path and a key."""
     path, key = given
     with open(path, "wb") as file:
         np.save(file, np.asarray(jvm.sample_von_mises(key, LOC, CONCENTRATION, (total,), DTYPE)))

@@ -9,7 +9,7 @@ from benchmarks import plots
 
 __all__ = ["main"]
 
-# Colours for colour-blind readers (Okabe and Ito), and dashes for print in black and white.
+# Colours that colour-blind readers can distinguish (Okabe and Ito), and dashes for print in black and white.
 STYLES = {
     "npy": {"color": "#D55E00", "linestyle": "-"},
     "zarr": {"color": "#0072B2", "linestyle": "--"},

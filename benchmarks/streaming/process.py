@@ -1,7 +1,4 @@
-"""Draw one stream in a separate process and report the memory that it needs.
-
-A new process holds no memory of earlier work, so it grows by the memory of the stream alone.
-"""
+"""Draw one stream in a new process, which holds no memory of earlier work, and report how much memory it needs."""
 
 import json
 import subprocess

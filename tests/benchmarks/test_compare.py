@@ -113,7 +113,7 @@ def test_different_work_is_not_compared():
     assert states(comparison) == {("b", "rate"): compare.SAME}
     assert comparison.unmatched == [
         ("a", "count: 1000 before, 2000 now"),
-        ("b", "NumPy did 1,000 before and 1 now"),
+        ("b", "NumPy, elements per call: 1,000 before, 1 now"),
         ("b", "PyTorch is in the old result only (not installed)"),
         ("c", "in the new result only"),
         ("d", "in the old result only"),

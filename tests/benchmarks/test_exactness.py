@@ -133,7 +133,7 @@ def test_invalid_angles_are_reported():
         sums = counting.count_blocks(0, number, draw, keys, 5.0, bins, expected.tails(5.0), 0.1, SMALL)
         assert sums["lost"] == number
     p_values = {each.test: each.p for each in verdicts.of_counts(sums, bins, expected.tails(5.0), 5.0, "float32")}
-    assert p_values["every angle is one"] == 0
+    assert p_values["valid angles"] == 0
 
 
 # Verdicts

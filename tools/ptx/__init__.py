@@ -1,7 +1,7 @@
-"""Execute PTX on a machine without a GPU, instruction by instruction, with every access to memory checked.
+"""Execute PTX on a machine without a GPU, instruction by instruction, and check every access to memory.
 
-`translate` makes a C function of a kernel's text, and rejects unknown instructions. `machine.Machine` builds the
-function together with ``machine.c``, with any C compiler. `battery` compares the package's kernels with its plain
+`translate` turns the text of a kernel into a C function, and rejects unknown instructions. `machine.Machine` compiles
+the function together with ``machine.c``, with any C compiler. `battery` compares the package's kernels with its plain
 path::
 
     python -m tools.ptx

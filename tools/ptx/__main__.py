@@ -12,7 +12,7 @@ from tools.ptx import battery
 
 
 def main():
-    """Print a row for each part of each kernel, and a row for each deliberate fault."""
+    """Print a row for each part of each kernel, and one for each deliberate fault; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.ptx", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rows")
     parser.add_argument("--only", choices=battery.KERNELS, metavar="NAME", help="one kernel, such as philox4x32_direct")

@@ -1,8 +1,8 @@
 """Compare the shipped kernels, executed on the CPU, with the plain path.
 
 The comparison covers sizes, starts, arrays, rows and grids, and draws of more than 2^32 angles. The errors of the
-hardware's approximations are random, or as large as is allowed in either direction. `DAMAGES` are faults introduced
-into the text on purpose; each must be found.
+hardware's approximations are random, or as large as allowed in either direction. `DAMAGES` are deliberate faults in the
+text of a kernel; each must be found.
 """
 
 import functools
@@ -27,11 +27,11 @@ SIZES = (*range(1, 41), 63, 64, 65, *QUICK_SIZES[7:], 4096, 20_001, 65_537)
 STARTS = (0, 1, 2, 3, 2**32 - 6, 2**34 - 3, 2**63 + 5, 2**64 - 5)  # draws from the last one continue at 0
 ROWS = ((1, 5), (3, 1), (7, 10), (300, 3), (5, 1030))
 BLOCKS = ((256, 1), (1, 1), (32, 1), (96, 1), (64, 4), (3, 7), (1, 256))
-# For two ciphers and the key with the words 1, 2, ...: positions of words with tail 1/2 and with the smallest tail.
+# Positions of words with tail 1/2 and with the smallest tail, for two ciphers and the key with the words 1, 2, ...
 ENDS = {"threefry2x32": (2_093_925, 941_978_674), "threefry4x32": (3_949_382, 2_415_051_297)}
 # Mean directions at and beyond the largest that is reduced to one turn, values that are not finite, and small ones.
 LOCS = np.float32([2**24, -(2**24), np.nextafter(np.float32(2**24), np.inf), 1e30, np.inf, np.nan, 0.0, -0.0, np.pi])
-# Least and largest error of the hardware's approximations, as fractions of the error allowed.
+# Least and largest error of the hardware's approximations, as fractions of the allowed error.
 ERRORS = ((-1.0, 1.0), (1.0, 1.0), (-1.0, -1.0))
 KAPPAS = (0.0, 1e-6, 0.1, 1.0, 4.9999, 5.0, 16.9, 17.1, 100.0, 1e4, 1e8, 1e20, np.inf, -1.0, np.nan)
 KEY_ROWS, START_ROWS = cuda_launch.KEY_ROWS, cuda_launch.START_ROWS
@@ -64,7 +64,7 @@ def _table(kappa):
 
 @functools.cache
 def table(kappa):
-    """Return the table of the quantile as a kernel reads it."""
+    """Return the quantile's table in the form that a kernel reads."""
     return np.asarray(_table(jnp.float32(kappa)))
 
 
@@ -75,7 +75,7 @@ def _plain(cipher, route, size):
 
 
 def plain(kernel, key, draw):
-    """Return the plain path's float32 angles of a `Draw`, from one of two sizes, since each size compiles a program."""
+    """Return the plain path's float32 angles of a `Draw`; only two sizes are drawn, since each compiles a program."""
     size, route = 4200 if draw.count <= 4200 else 66_000, "table" if "table" in kernel else "direct"
     loc, kappa = np.resize(draw.loc, size), draw.kappa if route == "table" else np.resize(draw.kappa, size)
     angles = _plain(kernel.split("_")[0], route, size)(key, halves(draw.start), loc, kappa)
@@ -83,7 +83,7 @@ def plain(kernel, key, draw):
 
 
 def right(kernel, key, draw, ours):
-    """Return whether angles, rounded to their dtype, are the plain path's within the accuracy of both."""
+    """Return whether the angles `ours`, rounded to their dtype, agree with the plain path's to the accuracy of both."""
     kappa = np.where(draw.kappa > 0, draw.kappa, 0)  # both angles are NaN where it is negative or NaN
     expected, nothing = plain(kernel, key, draw), np.isnan(ours.astype(np.float32))
     same = nothing == np.isnan(expected)
@@ -91,7 +91,7 @@ def right(kernel, key, draw, ours):
 
 
 class Battery:
-    """The launches of one kernel by a `Machine`, with their number and their faults."""
+    """Launches of one kernel by a `Machine`, with their number, their angles and their faults."""
 
     def __init__(self, machine, kernel):
         self.machine, self.kernel = machine, kernel
@@ -106,7 +106,7 @@ class Battery:
         return self.random.integers(0, 2**32, (*rows, KEY_SIZES[self.cipher]), dtype=np.uint32)
 
     def launch(self, about, dtype, shape, flags, operands, *, grid=None, block=None, count=None, **how):
-        """Launch a draw of `shape`, (rows, angles in a row), and return the angles; None after a fault."""
+        """Launch a draw of `shape`, (rows, angles per row), and return the angles; None after a fault."""
         rows, size = shape
         count = size if count is None else count
         chosen = cuda_launch._grid(count, rows, self.by_table, bool(flags & CONCENTRATION_ROWS))
@@ -125,18 +125,18 @@ class Battery:
             return None
 
     def compare(self, about, key, draw, ours):
-        """Record a fault if angles are not those of the plain path."""
+        """Record a fault if the angles `ours` differ from the plain path's."""
         if ours is not None and not right(self.kernel, key, draw, ours):
-            self.faults.append(f"{about}: {self.kernel}: other angles than the plain path's")
+            self.faults.append(f"{about}: {self.kernel}: the angles differ from the plain path's")
 
     def concentrations(self, kappa):
         """Return the operand for a concentration, or for an array of them."""
         return table(float(kappa)) if self.by_table else np.atleast_1d(kappa)
 
     def words(self):
-        """Compare words exactly, with tables whose angles are the cell of a word's tail, or the place in the cell.
+        """Compare words exactly, with tables that make each angle the cell of a word's tail, or the place in the cell.
 
-        For the other kernels, the comparisons of signs and angles reveal wrong words.
+        This needs float32 angles from a table. For the other kernels, comparisons of angles reveal wrong words.
         """
         if not self.kernel.endswith("_table_float32"):
             return
@@ -149,7 +149,7 @@ class Battery:
                 ours = self.launch(f"words from {start}", "float32", (1, 4099), 0, given)
                 expected = np.where(words & 1, -1, 1).astype(np.float32) * angle(words)
                 if ours is not None and ours.tobytes() != expected.tobytes():
-                    self.faults.append(f"words from {start}: {self.kernel}: other words than the package's")
+                    self.faults.append(f"words from {start}: {self.kernel}: the words differ from the package's")
 
     def tables(self):
         """Check every cell of the table that a block fills, and the extra cell at its end, for various block sizes."""
@@ -167,10 +167,10 @@ class Battery:
                     last = functools.reduce(lambda sum, each: np.float32(sum * place + each), (d, c, b, a))
                     held = self.machine.shared_memory(self.kernel).view(np.float32).reshape(-1, 4)
                     if not np.array_equal(held[:512], cells[-1]) or held[512, 0] != last:
-                        self.faults.append(f"{about}: {self.kernel}: another table than the operand")
+                        self.faults.append(f"{about}: {self.kernel}: the table differs from the operand")
 
     def ends(self):
-        """Compare angles where the tail probability is 1/2 or smallest, for the ciphers in `ENDS`."""
+        """Compare angles where the tail probability is 1/2 or the smallest one, for the ciphers in `ENDS`."""
         key = np.arange(1, KEY_SIZES[self.cipher] + 1, dtype=np.uint32)
         for place in ENDS.get(self.cipher, ()):
             for j, kappa in enumerate(KAPPAS):
@@ -198,7 +198,7 @@ class Battery:
                     self.draw(start, size, dtype, ERRORS[j % 3])
 
     def draw(self, start, size, dtype, error, kappa=None):
-        """Compare one row, with scalars and with arrays of parameters; a random grid may make its threads loop."""
+        """Compare one row, with scalars and with arrays of parameters; in a small random grid, the threads loop."""
         for flags in (0, ARRAYS[0], ARRAYS[1], sum(ARRAYS)) if not self.by_table else (0, ARRAYS[0]):
             key, one = self.key(), kappa if kappa is not None else np.exp(self.random.uniform(-8, 14))
             many = np.exp(self.random.uniform(-8, 14, size)).astype(np.float32)
@@ -224,7 +224,7 @@ class Battery:
                     self.launch_rows(rows, size, flags, self.dtypes[flags % len(self.dtypes)])
 
     def launch_rows(self, rows, size, flags, dtype, **how):
-        """Launch rows, and compare some of them."""
+        """Launch rows with random operands, and compare some of them."""
 
         def of(flag, *shape):
             return (rows if flags & flag else 1, *shape)
@@ -248,7 +248,7 @@ class Battery:
             self.compare(f"{about}: row {row}", key, draw, ours[row])
 
     def grids(self):
-        """Compare rows for many shapes of grid and block, including more blocks than there is work for."""
+        """Compare rows for many shapes of grid and block, including more blocks than needed."""
         for block in BLOCKS:
             for grid in ((1, 1), (2, 1), (5, 3), (17, 1), (1, 9)):
                 for flags in (0, 15):
@@ -256,7 +256,7 @@ class Battery:
                     self.launch_rows(7, 1030, flags, self.dtypes[0], grid=grid, block=(block[0], high))
 
     def slices(self):
-        """Compare what blocks at the ends, and near powers of two, write in draws of about 2^32 angles or more."""
+        """Compare what blocks at the ends and near powers of two write, in draws of about 2^32 angles or more."""
         for count, start in ((2**32 + 4097, 0), (2**33 + 5, 2**32 - 3), (2**32 - 2, 2**64 - 2**33)):
             skew = start & 3
             blocks = -(-(count + skew + 3) // 1024)
@@ -284,7 +284,7 @@ class Battery:
         self.compare(about, key, draw, None if ours is None else ours[0])
 
     def distant_rows(self):
-        """Compare rows of a launch of 2^32 - 1 rows, the most that a word can count: one block's rows in each pass."""
+        """Compare rows of one block, which loops, in a launch of 2^32 - 1 rows, the most that a word can count."""
         rows, size, high, over = 2**32 - 1, 5, 256, 65_535
         flags = KEY_ROWS | START_ROWS | LOC_ROWS | (0 if self.by_table else CONCENTRATION_ROWS)
         firsts = np.arange(high * (over - 1), rows, high * over, dtype=np.int64)
@@ -343,13 +343,13 @@ def examine(machine, kernel, quick=False):
             yield Found(name, battery.launches, battery.angles, tuple(battery.faults))
 
 
-# Faults to put into a kernel: a description, the kernel, a pattern of its text, and what replaces the first match.
+# Deliberate faults: a description, the kernel, a pattern of its text, and the replacement of the first match.
 TABLE = "philox4x32_table_float32"
 DAMAGES = (
     ("the end of the table off by one", TABLE, r"(setp\.lt\.s32 \t\S+ %r\d+, )512", r"\g<1>513"),
     ("the end of a row off by one", "philox4x32_direct", r"(setp\.lt\.s32 \t\S+ %r\d+, )3;", r"\g<1>2;"),
     ("four at once where three are left", "philox4x32_direct", r"(?s)(.*setp\.eq\.s32 \t\S+ %r\d+, )4;", r"\g<1>3;"),
-    ("four at once where they may not lie", "philox4x32_direct", r"(st\.global\.v4\.u32 \t\[%rd\d+)", r"\1+4"),
+    ("four at once at a misaligned place", "philox4x32_direct", r"(st\.global\.v4\.u32 \t\[%rd\d+)", r"\1+4"),
     ("no barrier after the table", TABLE, r"(?s)\A(.*?)bar\.sync \t0;", r"\1"),
     ("no barrier before a row's table", TABLE, r"(?s)\A(.*?bar.*?)bar\.sync \t0;", r"\1"),
     ("no barrier after a row's table", TABLE, r"(?s)\A(.*?bar.*?bar.*?)bar\.sync \t0;", r"\1"),
@@ -362,9 +362,9 @@ DAMAGES = (
         r"(mul\.lo\.s64 \t(%rd\d+), [^;]*;)",
         r"\1\n\tand.b64 \2, \2, 4294967295;",
     ),
-    ("a stream that goes on beyond its end", TABLE, "4611686014132420608", "-4294967296"),
+    ("a stream that continues beyond its end", TABLE, "4611686014132420608", "-4294967296"),
     ("another key in a round of the cipher", TABLE, "1640531527", "1640531528"),
-    ("a coefficient cut off", "philox4x32_direct", r"(mov\.f32 \t\S+ 0f3E[0-9A-F]{3})[0-9A-F]{3};", r"\g<1>000;"),
+    ("a truncated coefficient", "philox4x32_direct", r"(mov\.f32 \t\S+ 0f3E[0-9A-F]{3})[0-9A-F]{3};", r"\g<1>000;"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Launch kernels of a PTX text on the CPU."""
+"""Launch the kernels of a PTX text on the CPU."""
 
 import ctypes
 import functools
@@ -16,7 +16,7 @@ from tools.ptx.translate import translate
 __all__ = ["FAULTS", "Fault", "Machine", "compiler"]
 
 SOURCE = Path(__file__).with_name("machine.c")
-# Products and sums are not contracted, as in the text. The processor's own `fmaf` makes this several times as fast.
+# As in the text, products and sums are not contracted. The native `fmaf` makes launches several times as fast.
 OPTIONS = ("-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
 # In the order of `fault` in machine.c.
 FAULTS = (
@@ -98,7 +98,7 @@ class Machine:
             return ctypes.PyDLL(os.fspath(target))
 
     def shared_memory(self, name):
-        """Return what the last block of a kernel's last launch left in its shared memory."""
+        """Return the shared memory that the last block of a kernel's last launch left behind."""
         size = self.kernels[name].shared_bytes
         return np.frombuffer((ctypes.c_uint8 * size).in_dll(self._built(name), "shared_bytes"), np.uint8).copy()
 
@@ -115,7 +115,7 @@ class Machine:
         *operands : arrays, or tuples of Parts
             Values that the kernel's parameters point to, in order; the last parameter points to the result.
         blocks, blocks_over : pairs of int, optional
-            Range of the blocks to run along x and along y, without its end; by default all.
+            Ranges of the blocks to run along x and along y, without their ends; by default all.
         error : pair of float
             Least and largest error of each approximation, as fractions of the error that the hardware is allowed.
 
@@ -125,12 +125,12 @@ class Machine:
         """
         kernel = self.kernels[name]
         if len(kernel.parameters) != len(operands) + 1:
-            raise Fault(name, f"{len(kernel.parameters)} parameters, and a launch with {len(operands) + 1}")
+            raise Fault(name, f"{len(kernel.parameters)} parameters, but a launch with {len(operands) + 1}")
         if not 0 < block[0] * block[1] <= kernel.most_threads:
-            raise Fault(name, f"at most {kernel.most_threads} threads to a block, and a launch with {block}")
+            raise Fault(name, f"at most {kernel.most_threads} threads per block, but a launch with {block}")
         if not (0 < grid[0] < 2**31 and 0 < grid[1] < 2**16):
-            raise Fault(name, f"a grid that no GPU takes: {grid}")
-        # Far apart, so that no access reaches from one into another.
+            raise Fault(name, f"a grid that no GPU accepts: {grid}")
+        # The arrays are far apart, so that no access reaches from one into another.
         bases = [j + 1 << 44 for j in range(len(kernel.parameters))]
         places = [(base, part) for base, each in zip(bases, (*operands, out), strict=True) for part in _parts(each)]
         buffers = (_Buffer * len(places))()

@@ -1,4 +1,4 @@
-"""Translate PTX into C: a function for each kernel, a statement for each instruction."""
+"""Translate PTX into C: each kernel into a function, and each instruction into a statement."""
 
 import re
 from typing import NamedTuple
@@ -7,14 +7,14 @@ __all__ = ["Kernel", "Unknown", "translate"]
 
 TYPES = {"u32": "uint32_t", "b32": "uint32_t", "s32": "int32_t", "u64": "uint64_t", "b64": "uint64_t"}
 TYPES |= {"s64": "int64_t", "f32": "float", "u16": "uint16_t", "pred": "uint8_t"}
-# The kind of a register by the beginning of its name, as nvcc names registers.
+# The kind of a register by the prefix of its name, as nvcc names registers.
 REGISTERS = {"p": "pred", "f": "f32", "r": "b32", "rd": "b64"}
 SPECIAL = re.compile(r"%(tid|ntid|ctaid|nctaid)\.([xy])")
 COMPARISONS = {"eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "gt": "a > b", "ge": "a >= b"}
 # Also true if an operand is NaN.
 COMPARISONS |= {"ltu": "!(a >= b)", "leu": "!(a > b)", "gtu": "!(a <= b)", "geu": "!(a < b)"}
 
-# For each instruction, the types of its operands a, b, c, d and its value in C. Too large shifts shift out all bits.
+# For each instruction, the types of its operands a, b, c, d and its value in C. Unlike in C, shifts may be too large.
 VALUES = {
     "add.s32 sub.s32 mul.lo.s32": ("u32 u32", "a {} b"),
     "add.s64 sub.s64 mul.lo.s64": ("u64 u64", "a {} b"),
@@ -78,11 +78,11 @@ OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 
 
 class Unknown(ValueError):
-    """An instruction, or a form of one, that is not translated."""
+    """An instruction, or a form of one, that cannot be translated."""
 
 
 class Kernel(NamedTuple):
-    """The declarations of a kernel in a PTX text, and the C function that it becomes."""
+    """The declarations of a kernel in a PTX text, and its C function."""
 
     name: str
     parameters: tuple[str, ...]
@@ -176,7 +176,7 @@ class _Function:
         return f"{{ {' '.join(constants)} {self.register(target)} = {value.replace('LINE', str(number))}; }}"
 
     def access(self, access, operands, number):
-        """Return the statement that loads or stores one number or several."""
+        """Return the C statement that loads or stores one or several numbers."""
         way, space, count, kind = access.groups()
         memory, registers = operands if way == "st" else operands[::-1]
         registers = [each.strip() for each in registers.strip("{}").split(",")]
