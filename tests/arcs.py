@@ -1,6 +1,7 @@
-"""Tail probabilities of the distribution restricted to an arc, in float64 NumPy, however small.
+"""Tail probabilities of the von Mises distribution restricted to an arc, in float64 NumPy, however small they are.
 
-The module is independent of the package: it uses composite Gauss-Legendre quadrature on the monotone parts of the arc.
+The module is independent of the package. It applies composite Gauss-Legendre quadrature to the monotone parts of the
+arc.
 """
 
 import itertools
@@ -10,19 +11,19 @@ import numpy as np
 from tests import reference
 
 DEPTH = 90.0
-# Panels grow outwards, since the integrand changes most at the near end.
+# Panels grow outwards, since the integrand changes fastest at the near end.
 PANELS = np.linspace(0, 1, 13) ** 1.5
 HALVES, MIDDLES = np.diff(PANELS)[:, None] / 2, (PANELS[1:] + PANELS[:-1])[:, None] / 2
 UNIT_NODES, UNIT_WEIGHTS = (MIDDLES + HALVES * reference.NODES).ravel(), (HALVES * reference.WEIGHTS).ravel()
 
 
 def rise(start, u, k):
-    """Return q(start + u) - q(start) without cancellation."""
+    """Return q(start + u) - q(start) without cancellation, where q(x) = 2 k sin^2(x / 2)."""
     return 2 * k * np.sin(u / 2) * np.sin(start + u / 2)
 
 
 def mass(a, b, k, at):
-    """Return the integral of e^(q(at) - q) from a to b, angles about the mode on the line, a <= b."""
+    """Return the integral of e^(q(at) - q) from a to b >= a, for unwrapped angles measured from the mode."""
     cuts = np.arange(-2, 5) * np.pi
     points = [a, *cuts[(cuts > a) & (cuts < b)], b]
     total = 0.0
@@ -46,7 +47,7 @@ def share_before(x, a, b, k):
 
 
 def on_line(x, loc, low, high):
-    """Return `low`, x and `high` as angles about the mode on the line, ascending up to rounding."""
+    """Return `low`, x and `high` as unwrapped angles measured from the mode, ascending up to rounding."""
     a = low - loc
     a -= 2 * np.pi * np.rint(a / (2 * np.pi))
     b = a + (high - low) if abs(high - loc) > np.pi or abs(low - loc) > np.pi else high - loc

@@ -1,4 +1,4 @@
-"""The sine and the cosine model in float64 NumPy and in mpmath, by formulas independent of the package."""
+"""The sine and cosine models of two angles in float64 NumPy and mpmath, by formulas independent of the package."""
 
 import math
 
@@ -16,7 +16,7 @@ def exponent(name, a, b, k1, k2, r, lib=math):
 
 
 def log_normaliser_mp(name, k1, k2, r, size=64):
-    """Return the log normaliser in mpmath, from a sum over a grid of both angles.
+    """Return the log normaliser in mpmath, from a sum over a two-dimensional grid of angles.
 
     The integrand is periodic, so the sum is exact to rounding for parameters up to about ten.
     """
@@ -28,7 +28,7 @@ def log_normaliser_mp(name, k1, k2, r, size=64):
 
 
 def rho(name, a, k2, r):
-    """Return the concentration of the second angle given the first."""
+    """Return the concentration of the second angle given the first angle `a`."""
     if name == "sine":
         return np.sqrt(k2**2 + (r * np.sin(a)) ** 2)
     near = (k2 - r) ** 2 + 4 * k2 * r * np.sin(a / 2) ** 2
@@ -37,9 +37,9 @@ def rho(name, a, k2, r):
 
 
 def mode(name, k1, k2, r):
-    """Return the angle in [0, pi] with the largest k1 cos a + rho, a concave function of cos a.
+    """Return the angle a in [0, pi] that maximises k1 cos a + rho(a), a concave function of cos a.
 
-    In the cosine model k1 and r may both be negative, for an angle counted from pi.
+    In the cosine model k1 and r may both be negative, for an angle measured from pi.
     """
     if name == "sine":
         if r * r <= k1 * k2:
@@ -56,7 +56,10 @@ def mode(name, k1, k2, r):
 
 
 class Marginal:
-    """The density e^(g - g(mode)) of the first angle on [0, pi], on panels graded towards its mode and both ends."""
+    """The marginal density of the first angle on [0, pi], on panels graded towards `mode` and both ends.
+
+    The density without its normaliser is e^g with g(a) = k1 cos a + log I0(rho(a)) - k1 cos m - rho(m) for the mode m.
+    """
 
     def __init__(self, name, k1, k2, r, points=()):
         self.name, self.k1, self.k2, self.r = name, k1, k2, r
@@ -72,7 +75,7 @@ class Marginal:
         self.log_total = math.log(4 * math.pi * self.total)
 
     def log_density(self, a):
-        """Return g - g(mode) without cancellation between its two terms."""
+        """Return g, without cancellation in its differences."""
         rise = -2 * np.sin((a - self.mode) / 2) * np.sin((a + self.mode) / 2)
         both = np.cos(a) + math.cos(self.mode)
         squares = -(self.r**2) * rise * both if self.name == "sine" else -2 * self.k2 * self.r * rise
@@ -80,7 +83,7 @@ class Marginal:
         return self.k1 * rise + squares / np.maximum(rhos + self.top, 1e-300) + np.log(special.i0e(rhos))
 
     def means(self):
-        """Return the means of the three statistics."""
+        """Return the means of cos a, cos b and the dependence term of `exponent`."""
         rhos = np.maximum(rho(self.name, self.a, self.k2, self.r), 1e-300)
         over = special.i1e(rhos) / special.i0e(rhos) / rhos
         if self.name == "sine":
@@ -90,7 +93,7 @@ class Marginal:
         return [(self.mass * x).sum() / self.total for x in (np.cos(self.a), over * first, over * second)]
 
     def tails(self, a):
-        """Return the probabilities above and below `a` on [0, pi], and the density there; `a` is one of `points`."""
+        """Return the probabilities above and below the angles `a`, which must be among `points`, and the density."""
         sums = self.mass.sum(1)
         below = np.concatenate([[0], np.cumsum(sums)])
         above = np.concatenate([np.cumsum(sums[::-1])[::-1], [0]])
@@ -99,7 +102,7 @@ class Marginal:
 
 
 def parameters(name, count, seed=1):
-    """Draw parameters from 0 to 1e7, many of them on or near the boundary between one mode and two."""
+    """Return rows (k1, k2, r) with k1 and k2 up to 1e7, many of them near the boundary between one mode and two."""
     rng = np.random.default_rng(seed)
     fixed = [
         (0, 0, 0),

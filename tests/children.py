@@ -1,4 +1,4 @@
-"""Run programs in separate Python processes with the tested package, installed or not."""
+"""Run programs in separate Python processes that import the tested package, even if it is not installed."""
 
 import multiprocessing
 import os
@@ -14,19 +14,19 @@ ROOT = Path(jax_von_mises.__file__).parent.parent
 
 
 def environment(**changes):
-    """Return the environment variables for a child process; variables changed to None are removed."""
+    """Return the environment variables for a child process; variables set to None are removed."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     changed = os.environ | {"PYTHONPATH": path} | changes
     return {name: value for name, value in changed.items() if value is not None}
 
 
 def own_mounts(place):
-    """Return a command prefix that creates a private mount namespace; skip the test if mounting `place` is refused."""
+    """Return a command prefix that creates a private mount namespace; skip the test if mounting at `place` fails."""
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     try:
         subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", place], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"this machine lets no user mount a file system: {error}")
+        pytest.skip(f"users cannot mount a file system on this machine: {error}")
     return unshare
 
 
@@ -43,7 +43,7 @@ def fill_disk(file, spare=0):
 def run(program, *arguments, before=(), timeout=120, **changes):
     """Run a program with warnings as errors, assert that it succeeds, and return the lines that it printed.
 
-    `before` precedes Python in the command line.
+    `before` is a command prefix.
     """
     done = subprocess.run(
         [*before, sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
@@ -57,7 +57,7 @@ def run(program, *arguments, before=(), timeout=120, **changes):
 
 
 def imported():
-    """Return a `multiprocessing` context whose processes have already imported the package."""
+    """Return a `multiprocessing` context that starts processes with the package already imported."""
     context = multiprocessing.get_context("forkserver")
     # Import the package once, in the server, for all children. These imports must not start JAX's threads.
     context.set_forkserver_preload(["jax_von_mises.streams.writer", "pytest"])
@@ -67,7 +67,7 @@ def imported():
 def forked(target, *arguments):
     """Start ``target(*arguments, pipe)`` in a process of `imported()`; return the process and our end of the pipe.
 
-    Return once the process has sent a first message, which reports that it is ready.
+    The process must send a first message when it is ready; this function waits for that message.
     """
     context = imported()
     ours, theirs = context.Pipe()

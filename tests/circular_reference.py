@@ -1,7 +1,8 @@
-"""Densities on the circle as formulas for NumPy and `jax.numpy`, and their integrals in float64.
+"""Log densities on the circle as formulas for NumPy and `jax.numpy`, and integrals of the densities in float64.
 
-The angle is a scalar in `jax.numpy` and has a last axis of length 1 in NumPy. The reference integrates by
-Gauss-Legendre rules on intervals that shrink towards the named points, to 1e-9 radians; `exact_tail` uses mpmath.
+The angle is a scalar in `jax.numpy`, and an array with a last axis of length 1 in NumPy. `Reference` integrates by
+Gauss-Legendre rules on intervals that shrink to 1e-9 radians towards the steep places of a density. `exact_tail` uses
+mpmath.
 """
 
 from typing import NamedTuple
@@ -15,14 +16,14 @@ IMAGES = np.arange(-3, 4) * 2 * np.pi
 
 
 def logsumexp(terms, m):
-    """Return the log of the sum of exponentials over the last axis, the only axis for a scalar angle."""
+    """Return the log of the sum of exponentials over the last axis, which is kept in NumPy only."""
     top = m.max(terms, -1, keepdims=True)
     total = top + m.log(m.sum(m.exp(terms - top), -1, keepdims=True))
     return total if m is np else total[0]
 
 
 def mixture(x, weights, concentrations, centres, m=jnp):
-    """Return the log density of a von Mises mixture; `weights` are the values of its components at their modes."""
+    """Return the unnormalised log density of a von Mises mixture; `weights` are the components' peak values."""
     return logsumexp(m.log(weights) - 2 * concentrations * m.sin(0.5 * (x - centres)) ** 2, m)
 
 
@@ -39,7 +40,7 @@ def cardioid(x, rho, m=jnp):
 
 
 def kato_jones(x, gamma, rho, skew, m=jnp):
-    """Return the log density (3) of S. Kato and M. C. Jones, Biometrika 102, 2015, without its normaliser."""
+    """Return the log density of S. Kato and M. C. Jones, Biometrika 102, 2015, equation 3, without its normaliser."""
     return m.log1p(2 * gamma * (m.cos(x) - rho * m.cos(skew)) / (1 + rho**2 - 2 * rho * m.cos(x - skew)))
 
 
@@ -54,7 +55,7 @@ def harmonics(x, cosine, sine, m=jnp):
 
 
 def kernels(x, counts, kappa, m=jnp):
-    """Return the log of the kernel density estimate from a histogram with 12 equal bins, without its normaliser."""
+    """Return the log of a kernel density estimate from a histogram with 12 equal bins, without its normaliser."""
     centres = m.asarray((np.arange(12) + 0.5) * np.pi / 6 - np.pi, x.dtype)
     return logsumexp(m.log(counts) + kappa * m.cos(x - centres), m)
 
@@ -69,7 +70,7 @@ class Example(NamedTuple):
 
 
 def of_mixture(*parts, bound=1.5e-6):
-    """Return a mixture of (weight, concentration, centre), padded to three components by ones of negligible weight."""
+    """Return a mixture of parts (weight, concentration, centre), padded to three by parts of negligible weight."""
     parts = (*parts, *[(1e-30, 0.0, 0.0)] * (3 - len(parts)))
     weight, kappa, centre = np.array(parts, np.float64).T
     kappa, centre = np.float32(kappa).astype(float), np.float32(centre).astype(float)
@@ -134,7 +135,7 @@ class Reference:
             return self.example.log_density(np.asarray(x)[..., None], *self.example.parameters, m=np)[..., 0] - self.top
 
     def integral(self, low, high):
-        """Return the unnormalised masses of intervals that contain no steep place."""
+        """Return the unnormalised masses of intervals without a steep place inside."""
         half = 0.5 * (high - low)
         x = (0.5 * (high + low))[:, None] + half[:, None] * NODES
         return half * (np.exp(self.log_densities(x)) @ WEIGHTS)
@@ -144,7 +145,7 @@ class Reference:
         return np.exp(self.log_densities(x)) / self.total
 
     def tails(self, x):
-        """Return P(X < x) and P(X > x) for angles in [-pi, pi], each with relative accuracy."""
+        """Return P(X < x) and P(X > x) for angles in [-pi, pi], both with full relative accuracy."""
         x = np.clip(np.asarray(x, np.float64), -np.pi, np.pi)
         i = np.clip(np.searchsorted(self.edges, x, side="right") - 1, 0, len(self.edges) - 2)
         before, after = self.integral(self.edges[i], x), self.integral(x, self.edges[i + 1])

@@ -12,10 +12,10 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-# Meshes need several devices. Most users have one, for which programs have other shapes, so `make test` repeats some
-# tests with CPU_DEVICES=1.
+# Meshes need several devices. Most users have one CPU device, for which programs use other shapes, so `make test`
+# repeats some tests with CPU_DEVICES=1.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
-# The package converts dtypes and aligns ranks itself, so it must work for users who turned JAX's promotion off.
+# The package converts dtypes and aligns ranks itself, so it must work for users who turn JAX's promotion off.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("quick")
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items):
-    """Mark all cases of a test after the first n as slow if it has the marker ``few(n)``."""
+    """Mark the cases after the first n as slow, for each test with the marker ``few(n)``."""
     seen = collections.Counter()
     for item in items:
         few = item.get_closest_marker("few")
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def key(request):
-    """Return a random key that depends on the test's full name and parameters; no two tests share random words."""
+    """Return a random key derived from the test's full name and parameters, so that tests draw different words."""
     return jax.random.key(zlib.crc32(request.node.nodeid.encode()))
 
 

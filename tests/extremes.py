@@ -1,7 +1,7 @@
 """Hypothesis strategies for numbers at which formulas tend to fail: where formulas switch, and the limits of floats.
 
-A case is one element of each argument; a list of cases fills arrays of one shape, so that one compiled program serves
-all examples.
+A case is one element of each argument. A list of cases fills arrays of a fixed shape, so that one compiled program
+serves all examples.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from jax_von_mises.numerics import bessel, circle, coefficients, density, piecew
 from jax_von_mises.sampling import truncated
 
 LANES = 96
-# Decimal exponents, positive and negative, up to which numbers are drawn: nearly the range of floats.
+# Largest decimal exponent of the numbers drawn, positive or negative: nearly the range of floats.
 EXPONENTS = {"float32": 37.0, "float64": 300.0}
 
 
@@ -58,7 +58,7 @@ def floats(dtype, **bounds):
 
 
 def size(dtype, low=-30.0, high=30.0):
-    """Draw positive numbers with evenly distributed exponents."""
+    """Draw positive numbers with decimal exponents from `low` to `high`."""
     return st.floats(low, high).map(lambda e: float(np.dtype(dtype).type(10.0**e)))
 
 
@@ -116,7 +116,7 @@ def near_the_mode(draw, dtype, bad=False):
 
 
 def lanes(cases, dtype, count=LANES):
-    """Draw lists of cases as arrays of one length, one array for each element of a case."""
+    """Draw lists of cases as arrays of length `count`, one array for each element of a case."""
 
     def arrays(values):
         columns = np.array(values, dtype).reshape(len(values), -1).T

@@ -1,7 +1,7 @@
 """Run `write_samples` with each file operation failing or interrupted in turn.
 
-This program runs with the library of `faults.c` preloaded. It reads rows of the table of faults from its input, lets
-operations of the row's run fail one at a time, and prints the problems that it finds.
+This program runs with the library of `faults.c` preloaded. It reads rows of a table from its input as lines of JSON.
+For each row it repeats a run with one failing operation at a time, and prints the problems that it finds.
 """
 
 import contextlib
@@ -33,19 +33,20 @@ ARGUMENTS = ("key", "loc", "concentration", "total")
 BLOCK_BYTES, HEADER_BYTES = 4_096, 4_096
 
 TAKES_SPACE, ANY = 1, 3
-# For each fault: the kinds of operations that fail, the error, whether all later ones fail too, and a signal instead.
+# For each fault: the kinds of operations that fail, the error code, whether all later ones fail too, and the signal
+# that replaces the error (0 for none).
 FAULTS = {
     "EIO": (ANY, errno.EIO, False, 0),
     "ENOSPC": (TAKES_SPACE, errno.ENOSPC, True, 0),
     "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
     # Python retries system calls that fail with EINTR.
     "EINTR": (ANY, errno.EINTR, False, 0),
-    # Both signals raise an exception in this program; the command line also turns SIGTERM into an exception.
+    # Both signals raise an exception in this program, as they do in the command-line program.
     "SIGINT": (ANY, 0, False, signal.SIGINT),
     "SIGTERM": (ANY, 0, False, signal.SIGTERM),
     # This signal ends a separate process that performs only the run.
     "SIGKILL": (ANY, 0, False, signal.SIGKILL),
-    # All later operations fail, too, so the files stay as a killed process would leave them.
+    # All later operations fail, too, so the files remain as a killed process would leave them.
     "killed": (ANY, errno.EIO, True, 0),
 }
 
@@ -75,7 +76,7 @@ def begun(out, blocks, stream=STREAM, **options):
 
 
 def shard(out, block):
-    """Return (file, offset) of a block for each file with it; a failed run may leave either name of an ``.npy``."""
+    """Return (file, offset) for each file that holds a block; a failed run may leave an ``.npy`` under either name."""
     if out.suffix == ".zarr":
         return [(out / "c" / str(block), 0)]
     names = (out, out.with_name(f"{out.name}.partial"))
@@ -138,8 +139,8 @@ def finished_and_unfinished_other(out):
 
 
 REPAIR = dict(resume=True, repair=True)
-# For each scenario: what prepares the files, the options of the run, the blocks valid before it, and whether it
-# replaces a finished array.
+# For each scenario: the function that prepares the files, the options of the run, the blocks valid before it, and
+# whether it replaces a finished array.
 SCENARIOS = {
     "fresh": (nothing, {}, (), False),
     "resume": (unfinished, dict(resume=True), (0, 1), False),
@@ -173,12 +174,12 @@ def restore(folder, entries):
 
 
 def files(entries):
-    """Return the entries that are files, since an empty directory may be left."""
+    """Return the entries that are files; a run may leave empty directories."""
     return {name: data for name, data in entries.items() if data is not None}
 
 
 def array(entries, out):
-    """Return the files that readers of a finished array use; None if there is no such array."""
+    """Return the contents that readers of a finished array use; None if there is no such array."""
     if out.suffix == ".npy":
         return entries.get(out.name)
     used = {
@@ -188,7 +189,7 @@ def array(entries, out):
 
 
 def lost(out, before, now, valid, crc):
-    """Return a description of each valid block, or checksum of one, that was lost."""
+    """Describe each valid block, and each checksum of a valid block, that was lost."""
     problems = []
     records = {}
     for name, data in now.items():
@@ -266,7 +267,7 @@ def go_through(kind, scenario, fault, first, step, library):
                 wrong(f"{missing} are lost")
             for problem in lost(out, blocks, now, valid, crc):
                 wrong(problem)
-            # A process killed between two renames leaves no array under the final name.
+            # A process killed between two renames may leave no array under the final name.
             killed = fault in ("killed", "SIGKILL")
             if replaces and array(now, out) not in arrays and (not killed or array(now, out) is not None):
                 wrong("neither the old array nor the new one exists")
@@ -292,7 +293,7 @@ def go_through(kind, scenario, fault, first, step, library):
 
 
 def go_through_export(scenario, fault, first, step, library):
-    """Repeat `export_sampler` as `go_through` repeats a run; each time a complete file or none must be left."""
+    """Repeat `export_sampler` as `go_through` repeats a run; each time a complete file or none must remain."""
     which, code, lasting, number = FAULTS[fault]
     force = scenario == "force"
     with tempfile.TemporaryDirectory() as name:
@@ -322,7 +323,7 @@ def go_through_export(scenario, fault, first, step, library):
 
 
 def is_killed(out, options, at):
-    """Return whether a run is killed at an operation; False if the run has fewer operations."""
+    """Perform a run in a process that is killed at operation `at`; return False if the run ended before it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["jax_von_mises.streams.writer"])
     process = context.Process(target=run_killed, args=(out, options, at, ANGLES))
@@ -333,7 +334,7 @@ def is_killed(out, options, at):
 
 
 def run_killed(out, options, at, angles):
-    """Perform a run that is killed at an operation; the body of a process."""
+    """Perform a run that is killed at operation `at`; the body of a process."""
     give(angles)
     ctypes.CDLL(None).faults_arm(os.fsencode(out), ANY, at, 0, False, signal.SIGKILL)
     write(out, STREAM, **options)
@@ -355,7 +356,7 @@ ANGLES: dict = {}
 
 
 def give(angles):
-    """Let streams return these angles, a mapping from `loc`."""
+    """Let streams return prepared angles, a mapping from `loc` to angles."""
 
     def rows(self, first, count, *_):
         return jax.device_put(angles[float(self.row.loc)][first : first + count])

@@ -1,8 +1,8 @@
 """Goodness-of-fit tests with a single stated false-alarm rate for the whole suite.
 
 The float64 reference maps angles to probabilities, which are tested for uniformity: in the bulk (Kolmogorov-Smirnov,
-Anderson-Darling, chi-square on equal bins), in the tails and near the mode (chi-square on successively halved bins).
-The trigonometric moments are tested, too.
+Anderson-Darling, chi-square on equal bins), and in the tails and near the mode (chi-square on successively halved
+bins). The trigonometric moments are tested, too.
 
 .. [1] T. W. Anderson, D. A. Darling. "Asymptotic theory of certain goodness of fit criteria based on stochastic
    processes". Ann. Math. Statist. 23, 1952. doi:10.1214/aoms/1177729437
@@ -15,24 +15,24 @@ from scipy import special, stats
 
 from tests import reference
 
-# The probability that a correct sampler fails any of the suite's tests, of which there are at most TESTS. Seeds are
-# fixed, so this is the rate of failures per change of the random words, not per repetition.
+# The probability that a correct sampler fails any of the suite's tests, at most TESTS in number. Seeds are fixed, so
+# only a change of the random words can cause a false alarm; a repetition cannot.
 FALSE_ALARM = 1e-4
 TESTS = 1000
 P_VALUE = FALSE_ALARM / TESTS
 EQUAL_BINS = 2**10
 LARGEST_OCTAVE = 20
-FEWEST = 10  # expected counts in a bin; bins with fewer are merged
+FEWEST = 10  # smallest expected count of a bin; smaller bins are merged
 MOMENTS = 4
-GRID = 2**14  # gives the interpolation of `ExactTail` an error of 1e-10
+GRID = 2**14  # the interpolation error of `ExactTail` is then 1e-10
 SMALLEST_TAIL = 2.0**-40
 
 
 class ExactTail:
-    """P(X > |x|) from a table of exact values, with relative error 1e-10: fast enough for millions of angles.
+    """P(X > |x|) from a table of exact values, with a relative error of 1e-10; fast enough for millions of angles.
 
-    Cubic Hermite polynomials in x with exact slopes interpolate exact quantiles of evenly spaced logits of 2 t, which
-    are dense towards pi and towards 0.
+    Cubic Hermite polynomials in x with exact slopes interpolate the tail probability t between exact quantiles. The
+    logits of 2 t are evenly spaced, so the quantiles are dense towards pi and towards 0.
     """
 
     def __init__(self, k):
@@ -57,7 +57,7 @@ class ExactTail:
 
 
 def probabilities(x, exact):
-    """Return P(X < x) in float64 for angles about 0, and the tail beyond |x| with relative accuracy."""
+    """Return P(X < x) in float64 for angles about 0, and the tail beyond |x| with full relative accuracy."""
     x = np.asarray(x, np.float64)
     tail = exact(x)
     return np.where(x < 0, tail, 1 - tail), tail
@@ -81,9 +81,9 @@ def anderson_darling(u):
 def anderson_darling_tail(a):
     """Return P(A^2 > a) for large `a` and infinitely many samples.
 
-    A^2 is the sum of w_j z_j^2 with normal z_j and w_j = 1 / (j (j + 1)) [1]. Far out the first term, w_1 = 1/2,
-    dominates: P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the other terms lowers its level: since erfc(sqrt(a - Y))
-    is about erfc(sqrt(a)) e^Y (1 + Y / (2 a)), they contribute the factor
+    A^2 is the sum of w_j z_j^2 with normal z_j and w_j = 1 / (j (j + 1)) [1]. Far out the first term dominates, with
+    w_1 = 1/2 and P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the other terms lowers the level that the first term
+    must exceed to a - Y. Since erfc(sqrt(a - Y)) is about erfc(sqrt(a)) e^Y (1 + Y / (2 a)), they contribute the factor
 
         E[e^Y] (1 + E[Y e^Y] / (2 a E[e^Y])),   E[e^Y] = product over j > 1 of (1 - 2 w_j)^-1/2 = sqrt(3),
         E[Y e^Y] / E[e^Y] = sum over j > 1 of w_j / (1 - 2 w_j) = sum of 1 / ((j - 1) (j + 2)) = 11 / 18.
@@ -96,20 +96,20 @@ def anderson_darling_tail(a):
 
 
 def chi_square(counts, expected):
-    """Return the chi-square p-value of counts with the same sum as `expected`."""
+    """Return the p-value of a chi-square test of counts with the same sum as `expected`."""
     return special.chdtrc(len(counts) - 1, np.sum((counts - expected) ** 2 / expected))
 
 
 def equal_bins(u):
-    """Return the p-value of chi-square on bins of equal probability."""
+    """Return the p-value of a chi-square test on bins of equal probability."""
     counts = np.bincount((u * EQUAL_BINS).astype(int).clip(0, EQUAL_BINS - 1), minlength=EQUAL_BINS)
     return chi_square(counts, np.full(EQUAL_BINS, len(u) / EQUAL_BINS))
 
 
 def halving_bins(x, tail):
-    """Return p-values of chi-square on bins of probability 1/4, 1/8, ...: towards both tails, and towards the mode."""
+    """Return p-values of chi-square tests on bins of probability 1/4, 1/8, ... towards both tails and the mode."""
     mass = 2.0 ** -np.arange(2, LARGEST_OCTAVE + 3)
-    mass[-1] *= 2  # the last bin holds all the rest
+    mass[-1] *= 2  # the last bin holds the rest
     keep = len(tail) * mass >= FEWEST
     expected = len(tail) * np.r_[mass[keep], mass[~keep].sum()]
     # If no bins were merged, the last one is empty.
@@ -158,7 +158,7 @@ def smallest(p_values):
 
 
 def battery(x, k, exact):
-    """Return p-values by test name for angles `x` about 0 with concentration `k`, whose `ExactTail` is `exact`."""
+    """Return p-values by test name for angles `x` about 0; `exact` is the `ExactTail` of the concentration `k`."""
     x = np.sort(x)  # look-ups in order are twice as fast, and the tests ignore the order
     u, tail = probabilities(x, exact)
     ordered = np.sort(u)
@@ -174,7 +174,7 @@ def battery(x, k, exact):
 def independent(u, v):
     """Return the p-value of the correlations of two sets of uniform numbers and of their distances from the middle.
 
-    The second correlation detects angles that share their neighbours' distance from the mode, but not their side.
+    The second correlation detects angles as far from the mode as their neighbours, on whichever side.
     """
     n = len(u)
     p_values = []

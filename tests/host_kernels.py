@@ -1,4 +1,4 @@
-"""Execute the text of the CUDA kernels on the CPU instead of a GPU."""
+"""Execute the PTX of the CUDA kernels on the CPU."""
 
 import functools
 
@@ -12,7 +12,7 @@ from tools.ptx import machine
 
 @functools.cache
 def built():
-    """Return the machine that executes kernels; skip the test without a C compiler for it."""
+    """Return the machine that executes kernels; skip the test if there is no C compiler."""
     if machine.compiler() is None:
         pytest.skip("no C compiler to execute the kernels with")
     return machine.Machine(cuda_launch.ptx_text())
@@ -24,17 +24,17 @@ def launch(name, grid, block, out, *operands, **how):
 
 
 def callback(name, grid, block, out, *operands):
-    """Launch a kernel as a callback of a program for the CPU, in place of `cuda_launch.launch`."""
+    """Launch a kernel through a callback from a CPU program, in place of `cuda_launch.launch`."""
     host = functools.partial(launch, name, grid, block, out)
     return jax.pure_callback(lambda *arrays: host(*arrays), out, *operands)
 
 
 def forget():
-    """Forget the verdicts, so that kernels are tested again."""
+    """Forget the results of the self-tests, so that kernels are tested again."""
     cuda_self_test._verdicts.clear()
 
 
-# Kernels that have passed their self-test in this process; each is tested only once, as it is for a user.
+# Kernels that have passed their self-test in this process; each is tested only once, as for a user.
 PASSED = {}
 
 

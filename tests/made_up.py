@@ -1,4 +1,4 @@
-"""A fake clock and made-up results of benchmarks."""
+"""A fake clock and made-up benchmark results."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from benchmarks.peers import OURS
 
 
 class FakeClock:
-    """A clock that advances only when a test adds seconds, and a log of events in their order."""
+    """A clock that advances only when a test adds seconds, with a log of events."""
 
     def __init__(self):
         self.now = 0.0
@@ -19,7 +19,7 @@ class FakeClock:
         return self.now
 
     def competitor(self, name, *durations, making=0.0):
-        """Return a competitor whose call ``i`` takes the i-th duration; the last one repeats."""
+        """Return a competitor; its call ``i`` takes the i-th duration, and further calls take the last one."""
 
         def fresh(i):
             self.now += making
@@ -36,7 +36,7 @@ class FakeClock:
 
 
 class Pending:
-    """A result that is not ready yet, like those that JAX and PyTorch return."""
+    """A result that is not ready yet, like those that JAX returns."""
 
     def __init__(self):
         self.waited = False

@@ -1,4 +1,4 @@
-"""Marks of parametrised tests."""
+"""Marks for parametrised tests."""
 
 import pytest
 

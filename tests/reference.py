@@ -1,12 +1,13 @@
-"""Reference values of the von Mises distribution about 0, in float64 NumPy and in mpmath.
+"""Reference values of the von Mises distribution about 0, in float64 NumPy and mpmath, independent of the package.
 
-The values are independent of the package. They come from plain Gauss-Legendre quadrature of
+The float64 values come from plain Gauss-Legendre quadrature of
 
-    J(x) = integral of e^{q(x) - q(theta)} d theta,   q(theta) = 2 k sin^2(theta / 2),
+    J(x) = integral of e^{q(x) - q(theta)} d theta,   q(theta) = 2 k sin^2(theta / 2).
 
-from x to the place where the integrand has fallen by e^-DEPTH, or to pi (tail), or from 0 to x (centre). The integrand
-is positive and its exponents are differences of q, computed as products of sines, so both integrals have a relative
-error of 1e-15 at any k. The concentration may be anything from 0 to inf, where the distribution is a point mass at 0.
+The integral of the tail ends where the integrand has fallen by a factor of e^DEPTH, or at pi. That of the centre runs
+from 0 to x. The integrand is positive, and its exponents are differences of q, computed as products of sines. Both
+integrals therefore have a relative error of 1e-15 at any k. The concentration k may be any number from 0 to inf; at inf
+the distribution is a point mass at 0.
 """
 
 import mpmath as mp
@@ -18,16 +19,13 @@ CHUNK = 2**12  # elements at a time, 40 doubles each, to fit the cache
 DEPTH = 42.0  # the omitted integrand is below 1e-18 of its maximum
 ASYMPTOTIC = 30.0  # from here on the 15-term series of DLMF 10.40.1 is exact to rounding
 TERMS = 15
-# Beyond this, angles are so small that e^-q and the products below would leave the range of floats. x sqrt(k) is normal
-# there, with corrections of O(1 / k).
+# Beyond this, angles are so small that e^-q and the products below would leave the range of floats. x sqrt(k) is then
+# normal, with corrections of O(1 / k).
 LARGEST = 1e200
 
 
 def gauss_legendre(count):
-    """Return nodes and weights on [-1, 1], exact to rounding.
-
-    Those of NumPy and SciPy have errors of 1e-12 at the ends.
-    """
+    """Return nodes and weights on [-1, 1], exact to rounding; NumPy's and SciPy's have errors of 1e-12 at the ends."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     with mp.workdps(30):
         for i, node in enumerate(nodes):
@@ -59,7 +57,7 @@ def _series(k):
 
 
 def norm(k):
-    """Return 2 pi e^-k I0(k), 0 at inf."""
+    """Return 2 pi e^-k I0(k), which is 0 at inf."""
     return 2 * np.pi * special.i0e(k)
 
 
@@ -69,7 +67,7 @@ def log_norm(k):
 
 
 def pdf(x, k):
-    """Return the density at x, inf at the point mass."""
+    """Return the density at x, which is inf at the point mass."""
     finite = np.minimum(k, LARGEST)
     density = np.exp(-2 * finite * np.sin(np.divide(x, 2)) ** 2) / norm(finite)
     return np.where(np.isinf(k) & np.equal(x, 0), np.inf, density)
@@ -88,7 +86,7 @@ def ratio(k):
 
 
 def ratio_complement(k):
-    """Return 1 - I1(k) / I0(k): the difference below k = 30, and the asymptotic series, without cancellation, above."""
+    """Return 1 - I1(k) / I0(k): by subtraction below k = 30, by the asymptotic series without cancellation above."""
     k = np.asarray(k, float)
     near = np.minimum(k, ASYMPTOTIC)
     total, difference = _series(k)
@@ -96,7 +94,7 @@ def ratio_complement(k):
 
 
 def ratio_slope(k):
-    """Return A'(k), the variance of cos x, as a sum of positive terms; 0 at inf."""
+    """Return A'(k), the variance of cos x, as a sum of positive terms; it is 0 at inf."""
     k = np.minimum(np.asarray(k, float), LARGEST**0.5)
     end = np.arcsin(np.sqrt(np.minimum(0.5 * DEPTH / np.maximum(k, 1), 1)))
     versine = 2 * np.sin(end[..., None] * (NODES + 1) / 2) ** 2
@@ -107,7 +105,7 @@ def ratio_slope(k):
 
 
 def chunked(function):
-    """Apply an elementwise function of (x, k) in pieces that fit the cache."""
+    """Decorate an elementwise function of (x, k) to compute in pieces that fit the cache."""
 
     def apply(x, k, *rest):
         x, k, *rest = np.broadcast_arrays(np.asarray(x, float), np.minimum(np.asarray(k, float), LARGEST), *rest)
@@ -148,7 +146,7 @@ def scaled_integral(x, k, tail, slope=False):
 
 @chunked
 def sf(x, k):
-    """Return P(X > x) for x in [0, pi], with relative accuracy."""
+    """Return P(X > x) for x in [0, pi], with full relative accuracy."""
     return scaled_integral(x, k, tail=True) * pdf(x, k)
 
 
@@ -160,8 +158,8 @@ def log_sf(x, k):
 
 @chunked
 def central(x, k):
-    """Return P(0 < X < x) for x in [0, pi], with relative accuracy."""
-    # Integrate the centre only if it is the smaller side: e^{q(x) - q(0)} overflows far out.
+    """Return P(0 < X < x) for x in [0, pi], with full relative accuracy."""
+    # Integrate the centre only near the mode, since e^{q(x) - q(0)} overflows far out.
     near = k * np.sin(x / 2) ** 2 < 1
     inside = np.where(near, x, 0.0)
     return np.where(near, -scaled_integral(inside, k, tail=False) * pdf(inside, k), 0.5 - sf(x, k))
@@ -176,7 +174,7 @@ def dquantile_dk(x, k):
 
 
 def quantile(t, k, c=None):
-    """Return |x| with P(X > |x|) = t for normal floats t up to 1/2; `c` is 1/2 - t, if known more precisely than t."""
+    """Return |x| with P(X > |x|) = t for normal floats t up to 1/2; give `c` = 1/2 - t if t does not resolve it."""
     t = np.asarray(t, float)
     return np.where(np.isinf(k), 0.0, _quantile(t, k, 0.5 - t if c is None else c))
 
@@ -186,7 +184,7 @@ def _quantile(t, k, c):
     low = np.zeros_like(t)
     s = np.sqrt(1420 / np.maximum(k, 1e-300)) / 2
     high = np.where(s < 1, 2 * np.arcsin(np.minimum(s, 1)), np.pi)
-    # Start from the normal angle, as the chord is nearly normal at large k, and from the uniform one at small k.
+    # Start from the uniform quantile at small k. At large k the chord is nearly normal, so start from its quantile.
     chord = -special.ndtri(t) / (2 * np.sqrt(np.maximum(k, 1e-300)))
     x = np.where(k > 2, 2 * np.arcsin(np.minimum(chord, 0.9)), 2 * np.pi * c)
     x = np.minimum(x, 0.99 * high)
@@ -200,7 +198,8 @@ def _quantile(t, k, c):
         high[todo] = np.where(excess < 0, xs, high[todo])
         low[todo] = np.where(excess >= 0, xs, low[todo])
         with np.errstate(invalid="ignore", over="ignore"):
-            # Nearby, use one order more than Newton: J' = k sin(x) J - 1, between -1 and 0 as log P is concave.
+            # Near the solution, use one order more than Newton's method. J' = k sin(x) J - 1 lies between -1 and 0,
+            # since log P is concave.
             bend = np.clip(ks * np.sin(xs) * integral - 1, -1, 0)
             new = xs + excess * integral * (1 + 0.5 * np.where(np.abs(excess) < 0.5, excess, 0) * bend)
         new = np.where((new >= low[todo]) & (new <= high[todo]), new, (low[todo] + high[todo]) / 2)
@@ -209,7 +208,7 @@ def _quantile(t, k, c):
         todo = todo[(np.abs(excess) > 1e-6) & (np.abs(new - xs) > 4e-16 * np.abs(xs))]
         if not len(todo):
             break
-    # Where the float spacing stopped the iteration early (next to pi), a plain step is exact, as P is linear there.
+    # Next to pi, where the float spacing stopped the iteration early, a plain step is exact, since P is linear there.
     far, near = np.flatnonzero(c >= 0.25), np.flatnonzero(c < 0.25)
     xs, ks = x[far], k[far]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -233,7 +232,7 @@ def deviation(x, loc):
         return float(difference - 2 * mp.pi * mp.nint(difference / (2 * mp.pi)))
 
 
-# The same functions in mpmath, which are slow; with 40 digits they need no care for cancellation.
+# The same functions in mpmath. They are slow, but cancellation does no harm with 40 digits.
 
 
 def mp_norm(k):
@@ -241,7 +240,7 @@ def mp_norm(k):
     k = mp.mpf(k)
     if k < 1e6:
         return 2 * mp.pi * mp.besseli(0, k) * mp.exp(-k)
-    # Use the asymptotic series, which is exact to 40 digits here, where mpmath's own evaluation would be slow.
+    # mpmath's own evaluation would be slow here, and the asymptotic series is exact to 40 digits.
     term = total = mp.mpf(1)
     for j in range(1, 12):
         term = term * (2 * j - 1) ** 2 / (8 * j * k)
@@ -250,7 +249,7 @@ def mp_norm(k):
 
 
 def mp_log_i0(k):
-    """Return log I0(k) in mpmath, also at small k, where it is about k^2 / 4."""
+    """Return log I0(k) in mpmath, accurate also at small k, where it is about k^2 / 4."""
     with mp.workdps(100):
         return mp.mpf(k) + mp.log(mp_norm(k) / (2 * mp.pi))
 

@@ -1,7 +1,7 @@
 """A table of the arguments that public functions must reject, and a program that tries them.
 
-``python -m tests.refusals FOLDER`` calls every function with one invalid argument at a time, and prints for each call a
-line of JSON: function, argument, value, and outcome. A call that takes longer than `PATIENCE` ends the program with a
+``python -m tests.refusals FOLDER`` calls every function with one invalid argument at a time. It prints a line of JSON
+for each call: function, argument, value, and outcome. A call that takes longer than `PATIENCE` ends the program with a
 traceback.
 """
 
@@ -22,7 +22,7 @@ import jax_von_mises as jvm
 import jax_von_mises.numpyro
 from jax_von_mises import runtime
 
-# Seconds for one call, which at most compiles a small program.
+# Longest time of a call in seconds; a call compiles at most a small program.
 PATIENCE = 30
 KEY = jax.random.key(3)
 DEEP: list = [1.0]
@@ -48,7 +48,7 @@ BAD = {
     "count": COUNTS,
     "limit": COUNTS[1:],
     "size": [*COUNTS, ABSURD],
-    "place": [*COUNTS, ABSURD],  # in a stream, which is as long as counters reach
+    "place": [*COUNTS, ABSURD],  # a position or a count in a stream of 2^64 angles
     "start": [*NOTHING, (0, HUGE), -1, 2**64, NAN, (1, 2, 3), (0, 2**32), np.zeros(2)],
     "sharding": [*WORDS, 3, PartitionSpec("data")],
     "flag": [*WORDS, 1, np.zeros(2, bool), NAN],
@@ -80,24 +80,24 @@ BAD["path of utf-8"] = [*BAD["path"], "\udcff"]
 
 
 class Refusal(NamedTuple):
-    """A public function, valid arguments for it, and the kind of each argument that is to be made invalid."""
+    """A public function, valid arguments for it, and the kind of each argument to make invalid."""
 
     function: object
     good: dict
     kinds: dict
     reported_as: str | None = None
-    """The function name in the messages if it differs, for example for a method that calls a function."""
+    """The function name in messages if it differs, for example because a method calls another function."""
     renamed: str | None = None
     """Another name that messages may use for the argument."""
 
 
 def arrays(names):
-    """Return valid numbers for arguments of these names."""
+    """Return valid numbers for arguments with these names."""
     return {name: np.full(3, 0.5, np.float32) for name in names}
 
 
 def of_numbers(function):
-    """Return the row of a function whose arguments are all arrays that broadcast."""
+    """Return the row for a function of arrays that broadcast."""
     names = list(inspect.signature(function).parameters)
     return Refusal(function, arrays(names), dict.fromkeys(names, "numbers"))
 
@@ -122,7 +122,7 @@ VALUE = {"value": np.full(3, 0.5, np.float32)}
 
 
 def methods(distribution, name, **functions):
-    """Return rows for methods of a distribution that take numbers; the values name the functions that they call."""
+    """Return rows for methods that take numbers; `functions` maps each method to the function that it calls."""
     rows = {}
     for method, called in functions.items():
         call = getattr(distribution, method)
@@ -133,7 +133,7 @@ def methods(distribution, name, **functions):
     return rows
 
 
-# Grouped by part of the package.
+# Functions and methods, grouped by part of the package.
 FUNCTIONS = {
     "distributions": {
         **{
@@ -440,7 +440,7 @@ FUNCTIONS = {
 }
 
 
-# Functions and methods without arguments that could be invalid.
+# Functions and methods without an argument that could be invalid.
 WITHOUT_ARGUMENTS = {
     *(f"{cls}.{name}" for cls in ("VonMises", "Torus", "Mixture") for name in ("batch_shape", "event_shape", "dtype")),
     *(f"{cls}.broadcast" for cls in ("VonMises", "Torus", "Mixture")),

@@ -1,6 +1,7 @@
-"""The cosine of the von Mises-Fisher distribution in float64 NumPy and in mpmath, independent of the package.
+"""The distribution of the von Mises-Fisher cosine in float64 NumPy and in mpmath, independent of the package.
 
-A place is y, the log of the tangent of half the angle from the mean direction, with the density e^f,
+The variable is y, the log of the tangent of half the angle from the mean direction. In terms of the cosine w, its
+density without the normaliser is e^f with
 
     f(y) = -2 k a + (d - 1)/2 log(a b),   a = (1 - w)/2 = 1/(1 + e^(-2 y)),   b = 1 - a.
 """
@@ -21,7 +22,7 @@ def direction(d):
 
 
 def log_density(y, d, k):
-    """Return f, up to a constant."""
+    """Return f."""
     a = special.expit(2 * y)
     return -2 * k * a + 0.5 * (d - 1) * (special.log_expit(2 * y) + special.log_expit(-2 * y))
 
@@ -55,9 +56,9 @@ def log_integral(y, d, k, away):
 
 
 def log_tail(small, near, small_is_own, d, k):
-    """Return the log probability of the cap beyond a place: around the mean direction if `near`, else opposite to it.
+    """Return the log probability of a cap around the mean direction if `near`, else around the opposite direction.
 
-    The cap takes the fraction `small` of the sphere's diameter if `small_is_own`, else 1 - `small`.
+    The height of the cap is the fraction `small` of the sphere's diameter if `small_is_own`, else 1 - `small`.
     """
     odds = np.log(small) - np.log1p(-small)
     y = 0.5 * np.where(small_is_own == near, odds, -odds)
@@ -67,7 +68,7 @@ def log_tail(small, near, small_is_own, d, k):
 
 
 def moments(d, k):
-    """Return A, A', and the log of the integral of exp(k (w - 1)) over the sphere, by mpmath."""
+    """Return A, A', and the log of the integral of exp(k (w - 1)) over the sphere, in mpmath."""
     with mp.workdps(50):
         half, k = mp.mpf(d) / 2, mp.mpf(float(k))
         if not k:
@@ -79,12 +80,12 @@ def moments(d, k):
 
 
 def exact_tail(small, near, d, k):
-    """Return the probability of a cap with the fraction `small` of the diameter, integrated over it in mpmath."""
+    """Return the probability of a cap of height `small` times the diameter, by integration in mpmath."""
     with mp.workdps(30):
         n, k, end = mp.mpf(d - 1), mp.mpf(float(k)), mp.mpf(float(small))
         sign = -2 * k if near else 2 * k
 
-        # In u = (b / end)^(n/2) the integrand has no pole.
+        # In u = (b / end)^(n/2) the integrand has no singularity.
         def integrand(u):
             b = end * u ** (2 / n)
             return mp.exp(sign * b) * (1 - b) ** (n / 2 - 1)

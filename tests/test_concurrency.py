@@ -1,4 +1,4 @@
-"""Concurrent threads and processes draw the angles of one, write files without conflict, and share a cache."""
+"""Concurrent threads draw the angles of a single thread; processes write files without conflict and share a cache."""
 
 import json
 import os
@@ -22,7 +22,7 @@ DRAWS = range(16)
 
 
 def drawn(i):
-    """Return a draw with a separate key and parameters, from one of four programs."""
+    """Return draw `i` and a log density; each `i` has a separate key and parameters, and one of four programs."""
     key = jax.random.fold_in(KEY, i)
     dtype = ("float32", "float16")[i // 2 % 2]
     x = jax_von_mises.sample_von_mises(key, 0.1 * i, 0.5 * i, SHAPES[i % len(SHAPES)], dtype)
@@ -30,7 +30,7 @@ def drawn(i):
 
 
 def test_threads_draw_the_angles_of_one():
-    """Threads draw the angles of a single thread, even while all of them compile, two of them each program."""
+    """Eight threads draw the angles of a single thread, even while two of them compile each of the four programs."""
     barrier = threading.Barrier(8)
 
     def first(i):
@@ -60,7 +60,7 @@ RUN = dict(total=10 * 4_096, block_rows=4_096)
 
 
 def writing_child(out, angles, barrier, ready, options):
-    """Write the file that several processes write, and report the outcome; the body of a process."""
+    """Write the file that all processes try to write, and report the outcome; the body of a process."""
     draws(angles)
     zarr.import_tensorstore()
     jax.block_until_ready(jax.device_put(0.0))
@@ -74,7 +74,7 @@ def writing_child(out, angles, barrier, ready, options):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(checkpoint.fcntl is None, reason="locks are POSIX's")
+@pytest.mark.skipif(checkpoint.fcntl is None, reason="locks need POSIX")
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_processes_write_one_file(tmp_path, kind, rounds):
@@ -100,7 +100,7 @@ def test_processes_write_one_file(tmp_path, kind, rounds):
             process.start()
         reports = []
         for (ours, _), process in zip(pipes, processes, strict=True):
-            assert ours.poll(120), "it hangs"
+            assert ours.poll(120), "the process hangs"
             reports.append(ours.recv())
             process.join(60)
             assert process.exitcode == 0
@@ -126,7 +126,7 @@ print(json.dumps([float(jax.jit(lambda x: x + 1)(1.0)), runtime.cache_info().ent
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="file modes and owners need POSIX")
 @pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_processes_create_one_cache(tmp_path, processes):
     """Processes that start together without a cache create one, and none of them warns."""

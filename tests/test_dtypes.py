@@ -1,4 +1,4 @@
-"""Dtypes of results: arrays keep theirs, and Python numbers and JAX's weak arrays take those of other arguments."""
+"""Dtypes of results: arrays determine them, and Python numbers and JAX's weakly typed arrays adapt."""
 
 import inspect
 import warnings
@@ -22,12 +22,12 @@ def numpyro_von_mises(loc, concentration):
 
 
 def mixture(loc, concentration):
-    """Return a mixture whose components have the dtype of these two arguments."""
+    """Return a mixture of one component with these parameters."""
     components = jvm.VonMises(loc, concentration).broadcast()
     return jvm.Mixture(logits=[0.0], components=jax.tree.map(lambda leaf: leaf[None], components))
 
 
-# Calls with numbers, each with a result whose dtype is tested.
+# Functions of numbers; the dtypes of their results are tested.
 CALLS = {
     **{name: getattr(jvm, name) for name in (*DENSITIES, *MOMENTS)},
     "sample_von_mises": lambda loc, k: jvm.sample_von_mises(KEY, loc, k, 2),
@@ -69,7 +69,7 @@ def dtype_of(call, *values):
 
 
 def numbers(call):
-    """Return ascending values for a call, also after rounding, since the ends of an arc must ascend."""
+    """Return values for a call that ascend even after rounding, as the ends of an arc must."""
     return [0.25 + i for i in range(count(call))]
 
 
@@ -94,7 +94,7 @@ def test_arrays_have_a_dtype(kind):
                 array = make(0.25, dtype)
                 assert dtype_of(jvm.mean, array, array) == dtype
                 assert jvm.VonMises(array, array).dtype == dtype
-                # Combine Python numbers of both kinds, and JAX's weak arrays, in each place with an array.
+                # Combine Python floats and integers, and JAX's weakly typed arrays, with an array in either place.
                 for weak in (2.0, 2, jnp.asarray(2.0), jnp.asarray(2)):
                     assert dtype_of(jvm.mean, array, weak) == dtype_of(jvm.mean, weak, array) == dtype
             assert dtype_of(jvm.mean, 0, 2.0) == dtypes[-1]
@@ -116,7 +116,7 @@ def test_streams_and_files(tmp_path):
 
 
 def test_programs_compiled_in_advance():
-    """A call after `warmup` with described arguments finds its program and compiles nothing."""
+    """After `warmup` with arguments described by `jax.ShapeDtypeStruct`, a call finds its program compiled."""
     compiled = []
 
     def count_programs(name, seconds, **_):
@@ -151,7 +151,7 @@ COMPUTED = ("sample_von_mises", "log_prob", "mean", "standard_errors")
 
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_beyond_float32(name):
-    """Numbers beyond float32 become infinite without a warning, in each argument that may be infinite."""
+    """Numbers beyond the range of float32 become infinite without a warning, in each argument that may be infinite."""
     call = CALLS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -188,7 +188,7 @@ def test_streams_of_a_point_mass(tmp_path):
 
 
 def test_integers_of_64_bits():
-    """Integers of 64 bits keep their values; JAX would take their lower half, here 0: the uniform distribution."""
+    """64-bit integers keep their values; JAX would take their lower half, here 0, and draw uniform angles."""
     far = np.array([2**40, 2**41])
     np.testing.assert_array_equal(jvm.variance(far), jvm.variance(far.astype(np.float32)))
     np.testing.assert_array_equal(jvm.variance(far[0]), jvm.variance(2.0**40))

@@ -24,11 +24,11 @@ import jax_von_mises as jvm
 
 SECONDS = 60 * float(os.environ.get("ENDURANCE_MINUTES", "1"))
 THREADS = 4
-# How many numbers have results that are known before the threads begin.
+# The results for this many numbers are computed before the threads start.
 KNOWN = 2
-# Allocators keep less than this; a leak in each call soon exceeds it.
+# In bytes: allocators retain less than this, and a leak in each call soon exceeds it.
 MEMORY = 64 * 2**20
-# Libraries start the last threads of their pools late.
+# Threads that the pools of libraries may start late.
 POOL = 4
 COUNT = 2**14
 
@@ -63,7 +63,7 @@ def actions(folder):
             return next(host)
 
     def stream(number, ending):
-        # Two threads may have the same number, but a file has one writer.
+        # Two threads may use the same number, but a file has one writer.
         out = folder / f"{threading.get_ident()}-{number}.{ending}"
         jvm.write_samples(out, *given(number), COUNT, block_rows=COUNT // 4)
         record = jvm.verify_samples(out)
@@ -103,7 +103,7 @@ def digest(result):
 
 
 def work(calls, known, seconds):
-    """Make calls from several threads for `seconds`; return how often each was made."""
+    """Make random calls from several threads for `seconds`; return how often each was made."""
     stop, end = threading.Event(), time.monotonic() + seconds
 
     def worker(seed):
@@ -113,7 +113,7 @@ def work(calls, known, seconds):
                 name = rng.choice(list(calls))
                 number = rng.choice([rng.randrange(KNOWN), rng.randrange(2**31)])
                 result = digest(calls[name](number))
-                assert known.get((name, number), result) == result, f"{name}, number {number}: other values than before"
+                assert known.get((name, number), result) == result, f"{name}, number {number}: the values have changed"
                 done[name] += 1
         except BaseException:
             stop.set()  # one failure is enough
@@ -125,7 +125,7 @@ def work(calls, known, seconds):
 
 
 def held(process):
-    """Return the resources of the process while no call runs."""
+    """Return the resources that the process holds while no call runs."""
     gc.collect()
     memory = process.memory_info()
     return {
@@ -147,7 +147,7 @@ def test_long_work_leaks_nothing(tmp_path):
     known = {(name, number): digest(call(number)) for name, call in calls.items() for number in range(KNOWN)}
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        work(calls, known, SECONDS / 4)  # until all threads and allocators have reached their size
+        work(calls, known, SECONDS / 4)  # until thread pools and allocators have grown to their full size
         before = held(process)
         done = work(calls, known, 3 * SECONDS / 4)
         after = held(process)

@@ -1,6 +1,6 @@
 """Imports and names of the package: only public JAX, no heavy imports, and the documented names.
 
-`make lint` checks the order of its folders, which is a contract in pyproject.toml.
+`make lint` checks the imports between its folders against the contract in pyproject.toml.
 """
 
 import importlib
@@ -35,7 +35,7 @@ def test_only_public_names_complete(module):
 
 
 def test_import_is_light():
-    """Importing the package loads jax and numpy, and nothing heavy beyond jax's own imports."""
+    """Importing the package loads nothing heavy beyond what JAX itself imports."""
     program = "import jax, sys; before = set(sys.modules); import jax_von_mises; print(*(set(sys.modules) - before))"
     new = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     roots = {name.split(".")[0] for name in new}
@@ -43,7 +43,7 @@ def test_import_is_light():
 
 
 def test_numpyro_is_optional(monkeypatch):
-    """Without NumPyro, its module names the command to install it; the package itself does not import it."""
+    """Without NumPyro, importing `jax_von_mises.numpyro` raises an error that names the command to install it."""
     monkeypatch.setitem(sys.modules, "numpyro", None)
     monkeypatch.setitem(sys.modules, "numpyro.distributions", None)
     for name in ("jax_von_mises.numpyro", "jax_von_mises.distributions.numpyro"):

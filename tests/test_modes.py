@@ -1,6 +1,6 @@
-"""All public functions run in every mode of JAX, with the same bits as in the default mode.
+"""Public functions return the same bits in every mode of JAX; without jit, the results agree up to rounding.
 
-``make test-one-device`` runs these tests on one CPU device, as most users have; ``-m slow`` adds each mode alone, and
+``make test-one-device`` runs these tests on one CPU device, the usual number. ``-m slow`` adds each mode alone and the
 cases on eight devices.
 """
 
@@ -34,7 +34,7 @@ MODES = {
     "enable_x64": (lambda: jax.enable_x64(True),),
     "disable_jit": (jax.disable_jit,),
 }
-# The modes that detect errors can be combined.
+# These modes can be combined in one test.
 TOGETHER = [name for name in MODES if name not in ("threefry_partitionable", "enable_x64", "disable_jit")]
 
 
@@ -85,7 +85,7 @@ def exported(a):
     return runtime.load_sampler(out)(a.key, a.loc, a.k)
 
 
-LONG = 20_011  # a size that one CPU device computes in rows
+LONG = 20_011  # a size that a single CPU device computes in rows
 CALLS = {
     "sample_von_mises": lambda a: jvm.sample_von_mises(a.key, a.loc, a.k),
     "sample, table": lambda a: jvm.sample_von_mises(a.key, a.loc[0], a.k[0], (LONG,)),
@@ -142,7 +142,7 @@ CALLS = {
 }
 
 
-# Programs that compile for seconds.
+# Calls that take seconds to compile.
 LENGTHY = {name for name in CALLS if "gradient" in name and name != "log_prob, gradient"}
 LENGTHY |= {"sample_stratified", "sample_truncated", "isf", "sf", "log_cdf", "log_sf", "variance", "stddev", "entropy"}
 LENGTHY |= {"kl_divergence", "VonMises", "Mixture", "Mixture.sample", "numpyro", "sample_antithetic", "sample_pmap"}
@@ -151,7 +151,7 @@ DEVICES = jax.config.jax_num_cpu_devices
 
 
 def calls(*modes):
-    """Return parameters for all calls, with each of `modes` if given; the marks select the default cases."""
+    """Return test parameters for all calls, with each of `modes` if given; those not run by default are marked slow."""
     cases = []
     for name in CALLS:
         marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()
@@ -161,7 +161,7 @@ def calls(*modes):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_are_kept(tmp_path_factory):
-    """Keep programs in a cache, since modes trace functions again but mostly produce the same programs."""
+    """Keep programs in a cache, since most modes trace functions again but produce the same programs."""
     changes = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -210,20 +210,20 @@ def test_together(name, arguments):
 
 @pytest.mark.parametrize("name", ["sample_von_mises", "cdf"])
 def test_float32_in_64_bits(name, arguments):
-    """Arguments of 32 bits are computed in 32 bits, even if x64 is enabled."""
+    """Functions of float32 arguments compute in float32 even if x64 is enabled."""
     compare(name, ["enable_x64"], arguments)
 
 
 @pytest.mark.parametrize(("name", "mode"), calls(*MODES))
 def test_alone(name, mode, arguments):
     if (name, mode) == ("Mixture.sample", "threefry_partitionable"):
-        pytest.skip("the choice of components is jax.random.categorical's, which the mode changes")
+        pytest.skip("the mode changes jax.random.categorical, which chooses the components")
     compare(name, [mode], arguments)
 
 
 @pytest.mark.parametrize("name", ["sample_von_mises", "icdf", "fit", "sample_batches"])
 def test_no_hidden_transfers(name, arguments):
-    """If the parameters are on the device, no other value is transferred."""
+    """If the parameters are on the device, a call transfers nothing else to it implicitly."""
     expected = flat(CALLS[name](arguments))
     with jax.transfer_guard("disallow"):
         results = flat(CALLS[name](arguments))

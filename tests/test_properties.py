@@ -312,7 +312,8 @@ def test_order(dtype, data):
 
 # ------------------------------------------------------------------------------------------------------- streams
 
-# Positions anywhere, and around overflows of the counter's low 32 bits, at two or four words per count, too.
+# Positions anywhere in a stream, and around overflows of the counter's lower 32 bits with one, two or four words per
+# count.
 OVERFLOWS = [2**32, 3 * 2**32, 2**33, 2**34, 2**63, 2**64 - extremes.LANES]
 PLACES = st.one_of(
     st.tuples(st.sampled_from(OVERFLOWS), st.integers(1 - extremes.LANES // 2, 0)).map(sum),

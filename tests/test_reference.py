@@ -10,7 +10,7 @@ from tests import reference
 CONCENTRATIONS = (1e-6, 2.0, 40.0, 1e12)
 TAILS = np.array([0.5 - 2.0**-30, 1e-2, 2.0**-60])
 EPS = np.finfo(float).eps
-# A mass is a sum of 40 terms times a density, whose exponent of up to 42 carries the rounding of the sine.
+# A mass is a sum of 40 terms times a density. The exponent of the density, up to 42, carries the rounding of the sine.
 MASS = 40 * EPS
 # The cancelling factor cos(theta) - A(k) adds to this error.
 SLOPE = 200 * EPS
@@ -75,7 +75,7 @@ def test_quantile_next_to_zero(k):
 
 @pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 7.0])
 def test_next_to_pi(k):
-    """Next to pi the tail is the density times the distance from the exact pi, not from the nearest double."""
+    """Next to pi the tail is the density times the distance from exact pi, not from the nearest double."""
     x = np.pi - np.array([0.0, 2.0**-51, 1e-13])
     with mp.workdps(40):
         width = np.array([float(mp.pi - mp.mpf(float(v))) for v in x])

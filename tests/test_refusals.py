@@ -1,4 +1,4 @@
-"""Invalid arguments of all public functions give a clear message or NaN, in bounded time."""
+"""Invalid arguments of all public functions give an error with a clear message, or NaN, in bounded time."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 import jax_von_mises as jvm
 
-pytest.importorskip("numpyro", reason="the table includes the distributions for NumPyro: the extra `numpyro`")
-pytest.importorskip("flatbuffers", reason="the table includes exports of samplers: the extra `export`")
+pytest.importorskip("numpyro", reason="the table includes the distributions for NumPyro (extra `numpyro`)")
+pytest.importorskip("flatbuffers", reason="the table includes exports of samplers (extra `export`)")
 
 from tests import children, refusals
 
@@ -20,7 +20,7 @@ LONGEST = 700
 
 
 def test_every_public_function_is_in_the_table():
-    """The table lists every public function, and no other, with its invalid arguments."""
+    """The table lists every public function and no other."""
     named = {name for group in refusals.FUNCTIONS.values() for name in group}
     assert refusals.public() - named - refusals.WITHOUT_ARGUMENTS == set()
     assert named - refusals.public() == set()
@@ -28,7 +28,7 @@ def test_every_public_function_is_in_the_table():
 
 
 def test_invalid_arguments_get_a_clear_message(tmp_path):
-    """Each invalid argument raises a ValueError or TypeError that names function and argument, and leaves no file."""
+    """Each invalid argument raises a ValueError or TypeError that names the function and argument; no file is left."""
     command = [sys.executable, "-W", "error", "-m", "tests.refusals", str(tmp_path)]
     environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
     completed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
@@ -50,7 +50,7 @@ def test_invalid_arguments_get_a_clear_message(tmp_path):
 
 NAN, INF = np.nan, np.inf
 EXTREME = [0.0, -0.0, 1e-45, -1e-45, 3e38]
-# Values of one element: invalid ones, which must give NaN, and allowed extremes.
+# Values for one element: invalid ones, which must give NaN, and allowed extremes.
 VALUES = {
     "loc": ([NAN, INF, -INF], [*EXTREME, -3e38, 2.0**24]),
     "concentration": ([NAN, -1.0, -INF, -3e38], [*EXTREME, INF]),

@@ -1,4 +1,4 @@
-"""A typical user program: `make lint` checks its types against the annotations of the package."""
+"""A typical user program; `make lint` checks its types against the annotations of the package."""
 
 from typing import assert_type
 

@@ -1,4 +1,4 @@
-"""`CircularDistribution` and `SineSkewed`: comparison with VonMises and closed forms, layout, errors."""
+"""`CircularDistribution` and `SineSkewed`: comparison with `VonMises` and closed forms, layout of words, errors."""
 
 import hashlib
 
@@ -30,7 +30,7 @@ def wrapped_cauchy(x, rho):
 
 
 def test_layout():
-    """Angle i comes from word i: the lowest bit is 1 for the lower half, the others are the tail probability."""
+    """Angle i comes from word i. The lowest bit is 1 for the lower half; the other bits are the tail probability."""
     words = counter.words(jax.random.key(2026), (1000,), 1)
     t, from_end = map(np.asarray, circular.tail_and_end(*words))
     word = np.asarray(words[0])
@@ -71,9 +71,9 @@ def test_shapes_draw_the_same_stream(key, size):
 @slow
 @pytest.mark.parametrize("kappa", [0.0, 2.0, 300.0])
 def test_von_mises(key, kappa):
-    """Every method, and every angle, agrees with `VonMises`."""
+    """Every method and every angle agrees with `VonMises`."""
     own, other = CircularDistribution(von_mises, 0.0, kappa), VonMises(0.0, kappa)
-    # On other turns the rounding of the angle matters to narrow distributions.
+    # On other turns the rounding of the angle matters for narrow distributions.
     x, q = jnp.linspace(-9, 9, 200) if kappa < 10 else jnp.linspace(-3.1, 3.1, 200), jnp.linspace(0, 1, 101)
     np.testing.assert_allclose(own.sample(key, 5000), other.sample(key, 5000), rtol=1e-5, atol=3e-7)
     np.testing.assert_allclose(own.log_prob(x), other.log_prob(x), rtol=1e-6, atol=2e-6)
@@ -88,13 +88,13 @@ def test_von_mises(key, kappa):
     if kappa:
         moved = CircularDistribution(von_mises, 2.0, kappa)
         assert float(moved.mean()) == pytest.approx(2, abs=1e-6)
-        # The cdf starts at -pi, but that of VonMises opposite to its direction.
+        # The cdf starts at -pi, whereas that of `VonMises` starts opposite to its direction.
         assert float(moved.cdf(2.0)) == pytest.approx(float(other.cdf(0.0) - other.cdf(-np.pi - 2)), abs=1e-6)
 
 
 @slow
 def test_derivatives(key):
-    """Derivatives of log density, entropy and draws are those of VonMises, as are second ones of the log density."""
+    """Derivatives of log density, entropy, draws and quantiles, and a second derivative, agree with `VonMises`."""
     of = {"own": lambda k: CircularDistribution(von_mises, 0.0, k), "other": lambda k: VonMises(0.0, k)}
     derivatives = {}
     for name, make in of.items():
@@ -110,7 +110,7 @@ def test_derivatives(key):
 
 @slow
 def test_float64_inside_of_float32():
-    """A formula that float32 cannot evaluate is computed in float64, unless it does not compile there."""
+    """A formula that float32 cannot evaluate is computed in float64, unless it does not compile in float64."""
     assert float(CircularDistribution(wrapped_cauchy, 0.9999).error) < 1e-6
     assert np.isnan(CircularDistribution(wrapped_cauchy, 0.9999, wide=False).error)
     with_bessel = CircularDistribution(lambda x, k: k * jnp.cos(x) - jnp.log(special.i0e(k)), 3.0)
@@ -139,7 +139,7 @@ def test_pytree(key):
 
 @slow
 def test_mixture_of_von_mises(key):
-    """A mixture has the same probabilities as a `Mixture` and as a `CircularDistribution`."""
+    """A mixture has the same density as a `Mixture` and as a `CircularDistribution`."""
     parts = Mixture(
         logits=jnp.log(jnp.array([0.3, 0.7])), components=VonMises(jnp.array([-2.0, 1.0]), jnp.array([9.0, 40.0]))
     )
@@ -200,7 +200,7 @@ BASES = {
 
 @pytest.mark.parametrize("name", ["von Mises", pytest.param("wrapped Cauchy", marks=slow)])
 def test_sine_skewed(key, name):
-    """Angles have the density `prob`, whose integral is 1."""
+    """Angles have the density `prob`, which integrates to 1."""
     distribution = SineSkewed(BASES[name](), -0.7)
     x = np.asarray(distribution.sample(key, (200_000,)))
     edges = np.linspace(-np.pi, np.pi, 51)
@@ -213,7 +213,7 @@ def test_sine_skewed(key, name):
 
 @slow
 def test_sine_skewed_words(key):
-    """A word of another key decides whether an angle of the base is reflected about the mean direction."""
+    """A word of another key decides whether an angle of the base distribution is reflected about the mean direction."""
     base = VonMises(0.5, 2.0)
     x, drawn = np.asarray(base.sample(key, 1000)), np.asarray(SineSkewed(base, 0.9).sample(key, 1000))
     words = np.asarray(counter.words(jax.random.fold_in(key, 1), (1000,), 1)[0]).astype(np.float64)

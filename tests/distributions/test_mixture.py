@@ -41,7 +41,7 @@ def program(method):
 
 
 def run(distribution, method, *arguments):
-    """Call a method as one program, which compiles in a fraction of the time of separate operations."""
+    """Call a method as one program, which compiles much faster than separate operations."""
     return program(method)(distribution, *arguments)
 
 
@@ -281,12 +281,11 @@ def test_pytree(key, make):
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), distribution)
     rows = jax.jit(jax.vmap(lambda distribution: distribution.log_prob(x)))(stacked)
     np.testing.assert_allclose(rows[1], log_prob, rtol=1e-6, atol=1e-6)
-    # The same distributions as a batch.
     np.testing.assert_allclose(run(stacked, "log_prob", x[:, None])[:, 1], log_prob, rtol=1e-6, atol=1e-6)
 
 
 def test_weights():
-    """Weights are given as logits or as probabilities up to a factor; a weight may be 0."""
+    """Weights may be given as logits, or as probabilities up to a common factor; a weight may be 0."""
     components = VonMises([-1.0, 2.0, 0.0], [5.0, 20.0, 1.0])
     by_logits = Mixture(logits=jnp.log(jnp.array([0.3, 0.7, 0.0])), components=components)
     for probs in ([0.3, 0.7, 0.0], np.array([3.0, 7.0, 0.0]), jnp.array([0.6, 1.4, 0.0])):
@@ -325,7 +324,7 @@ def test_weights_by_name():
         Mixture(probs=[0.5, 0.5])
     with pytest.raises(TypeError, match="Mixture: probs must be a real number or an array"):
         Mixture(probs=["a"], components=components)
-    # For one release, the first positional argument is the logits.
+    # Until the next release, positional arguments are accepted, and the first one is the logits.
     by_name = Mixture(logits=[0.0, 1.0], components=components)
     for arguments, named in (([[0.0, 1.0], components], {}), ([[0.0, 1.0]], {"components": components})):
         with pytest.warns(DeprecationWarning, match=r"Mixture\(logits=.*Mixture\(probs=") as caught:

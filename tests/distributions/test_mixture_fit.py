@@ -62,7 +62,7 @@ def test_against_reference(name, key):
 @slow
 @pytest.mark.parametrize("name", ["angles", "tori", "sines", "cosines"])
 def test_likelihood_never_falls(name, key):
-    """No step from a distant start lowers the likelihood, except by the rounding of its sum."""
+    """No step lowers the likelihood, except by the rounding of its sum."""
     truth = KINDS[name]
     x = truth.sample(key, (600,))
     weights = jnp.full((600,), 1 / 600)
@@ -80,7 +80,7 @@ def test_likelihood_never_falls(name, key):
 @slow
 @pytest.mark.parametrize("name", ["sines", "angles", "tori", "cosines"])
 def test_fit_finds_the_truth(name, key):
-    """On other samples the fit is as likely as the truth, up to the cost of its free parameters."""
+    """On other samples the likelihoods of the fit and the truth agree, up to the cost of the free parameters."""
     truth = KINDS[name]
     x, others = truth.sample(key, (2000,)), truth.sample(jax.random.fold_in(key, 1), (4000,))
     fitted = Mixture.fit(x, type(truth.components), number=2, starts=4)
@@ -96,7 +96,7 @@ def test_fit_finds_the_truth(name, key):
 
 @slow
 def test_weights_and_batches(key):
-    """A weight is a repetition, and each data set of a batch is fitted alone, so NaN affects only its own."""
+    """Weights count repetitions. Each data set of a batch is fitted separately, so NaN affects only its own set."""
     x = ANGLES.sample(key, (300,))
     counts = jnp.arange(300) % 3
     start = Mixture(probs=[0.5, 0.5], components=VonMises([-0.5, 0.5], [1.0, 1.0]))

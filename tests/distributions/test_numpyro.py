@@ -23,7 +23,7 @@ from numpyro.infer.reparam import CircularReparam  # noqa: E402
 from jax_von_mises.numpyro import VonMises  # noqa: E402
 from tests import reference  # noqa: E402
 
-# Locations on both sides of 0, near the end of the support and at it, and full turns away.
+# Locations on both sides of 0, near and at the end of the support, and full turns away.
 LOCS = (0.0, 0.5, -3.1, math.pi, 7.0, -100.0)
 CONCENTRATIONS = (0.0, 0.3, 2.0, 50.0)
 PARAMETERS = [(0.5, 2.0), (np.float32([-3.0, 0.0, 2.0]), 4.0), (np.float32([[0.1], [3.0]]), np.float32([0.0, 1, 30]))]
@@ -46,7 +46,7 @@ def log_density(x, loc, k):
 
 
 def probability(x, loc, k):
-    """Return P(-pi < X < x) in float64, from the reference's tails; `x` and `loc` are any angles."""
+    """Return P(-pi < X < x) in float64, from the reference's tails; `x` and `loc` may be any angles."""
 
     def counted(difference):
         turns = np.round(difference / (2 * np.pi))
@@ -196,7 +196,7 @@ def test_gradients_of_log_prob():
 
 
 def test_gradients_of_samples(key):
-    """Samples have the derivative 1 in `loc`, and the quantile's in the concentration, on either side of a turn."""
+    """Samples have the derivative 1 in `loc`, and that of the quantile in the concentration, on both sides of pi."""
     loc, k, shape = 3.0, 2.0, (500,)
 
     def draw(loc, k):
@@ -242,7 +242,7 @@ def test_cdf_against_mpmath():
     """Small probabilities keep their relative accuracy if the cut is in the upper half of the distribution."""
     loc, k = 0.5, 20.0
     for x in (-2.0, -1.0, 0.25):
-        # The cut is in the upper tail, whose missing mass lies between -pi and 1/2 - pi.
+        # The upper tail extends beyond pi, so some of its mass lies between -pi and 1/2 - pi.
         tail = float(reference.mp_tail(0.5 - x, k) + reference.mp_tail(math.pi - 0.5, k))
         assert VonMises(loc, k).cdf(x) == pytest.approx(tail, rel=5e-6)
         assert VonMises(loc, k).icdf(np.float32(tail)) == pytest.approx(x, abs=2e-6)
@@ -282,7 +282,7 @@ def slopes(method, values, loc, k):
 @pytest.mark.slow
 @pytest.mark.parametrize("loc", [0.5, -3.0, math.pi])
 def test_derivatives_of_cdf_and_icdf(loc):
-    """Derivatives are the density in the angle, also at the ends, and agree with differences in the parameters."""
+    """The derivative in the angle is the density, also at the ends; those in the parameters agree with differences."""
     k, step = 2.0, 1e-5
     x = np.float32([-math.pi, -3.0, -1.0, 0.4, 2.0, math.pi])
     loc = rounded(loc)
@@ -394,7 +394,7 @@ def test_nuts_finds_the_conjugate_posterior():
     mcmc.run(random.key(1), DATA)
     loc, k, _ = conjugate_posterior()
     draws = np.asarray(mcmc.get_samples()["loc"], float)
-    # The mean is A(k) along the posterior direction, and 0 orthogonal to it.
+    # The mean vector is A(k) along the posterior direction, and 0 orthogonal to it.
     for values, expected in ((np.cos(draws - loc), reference.ratio(k)), (np.sin(draws - loc), 0.0)):
         error = np.std(values) / np.sqrt(effective_sample_size(values[None]))
         assert error < 0.025
@@ -412,7 +412,7 @@ def guide(data):
 @pytest.mark.usefixtures("implicit_promotion")
 @pytest.mark.parametrize("objective", [Trace_ELBO, TraceMeanField_ELBO])
 def test_svi_finds_the_conjugate_posterior(objective):
-    """SVI finds the posterior, which is in the guide's family, and where the bound equals the evidence."""
+    """SVI finds the posterior, which is in the guide's family; the bound then equals the log evidence."""
     steps = 800
     adam = numpyro.optim.Adam(lambda step: 0.1 * 0.995**step)
     svi = SVI(conjugate_model, guide, adam, loss=objective(num_particles=16))
@@ -426,7 +426,7 @@ def test_svi_finds_the_conjugate_posterior(objective):
 
 
 def test_bound_at_the_posterior_is_the_evidence(key):
-    """At the posterior the log densities differ by a constant, so every single draw gives the evidence."""
+    """At the posterior the log densities differ by the log evidence, so every single draw gives it."""
     loc, k, log_evidence = conjugate_posterior()
     exact = {"loc_q": jnp.float32(loc), "concentration_q": jnp.float32(k)}
     for i in range(3):

@@ -1,4 +1,4 @@
-"""`VonMises` as a pytree, under transformations, and under the method names of other libraries."""
+"""`VonMises` as a pytree, under transformations, and with the method names of other libraries."""
 
 import copy
 import dataclasses
@@ -113,7 +113,7 @@ def test_shapes(loc, concentration, shape, key):
 
 
 def test_methods_are_the_functions(key):
-    """Methods agree with the functions under all names, those of SciPy, NumPyro, TFP and distrax."""
+    """Methods agree with the functions, also under the names of SciPy, NumPyro, TFP and distrax."""
     loc, k = 0.4, jnp.array([0.5, 3.0])
     distribution, other = VonMises(loc, k), VonMises(0.1, 2.0)
     for names, function in {
@@ -184,7 +184,7 @@ def test_validation():
         VonMises(np.zeros(2), np.ones(3), validate_args=True)
     with pytest.raises(TypeError, match=r"VonMises: loc must be a real number"):
         VonMises("a", 1.0, validate_args=True)
-    # Traced values are unknown.
+    # Traced values cannot be checked.
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
@@ -206,7 +206,7 @@ def look_alike(cls):
 
 @pytest.mark.parametrize("cls", [jvm.VonMises, jvm.Torus, jvm.Mixture])
 def test_other_classes_do_not_share_programs(cls):
-    """A class with the same fields has another structure, by which JAX finds compiled programs."""
+    """A class with the same fields has another tree structure, by which JAX finds compiled programs."""
     other = look_alike(cls)
     children = {field.name: 1.0 for field in dataclasses.fields(cls)}
     mine, theirs = jax.tree.structure(cls(**children)), jax.tree.structure(other(**children))
@@ -229,7 +229,7 @@ def test_equal_by_value(distribution):
     assert {distribution: 1}[again] == 1
     assert other not in [again]
     assert distribution != jax.tree.leaves(distribution)
-    # Other dtypes or shapes of the same numbers give other samples.
+    # The same numbers with another dtype or shape give other samples.
     assert distribution != jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), distribution)
     assert distribution != jax.tree.map(lambda leaf: leaf[None], distribution)
 
@@ -260,7 +260,7 @@ def test_equality_under_transformations():
     assert not equal(distribution, other)
     assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
-    # Comparisons of known values stay known while others are traced, as do those that a traced value cannot satisfy.
+    # Comparisons of known values stay known while others are traced, as do those that no traced value could satisfy.
     assert (
         jax.jit(
             lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x

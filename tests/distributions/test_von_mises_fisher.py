@@ -81,7 +81,7 @@ def test_entropy_and_divergence_are_means(key):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", [30.0, 0.5, 1e5])
 def test_fit(k, key):
-    """Batched fits are within four standard errors of the truth; an integer weight acts as a repeat count."""
+    """Batched fits are within four standard errors of the truth; weights count repetitions."""
     mu = direction(3)
     distribution = VonMisesFisher(mu, k)
     x = distribution.sample(key, (3, 20_000))
@@ -116,7 +116,7 @@ def test_limits():
 
 
 def test_derivatives_of_log_prob():
-    """Gradients in the value and mean direction are tangent to the sphere; the log normaliser has derivative A."""
+    """Gradients in the value and the mean direction are tangent to the sphere; the log normaliser has derivative A."""
     mu, x = direction(4), jnp.eye(4)[1]
 
     def log_prob(x, mu, k):
@@ -230,7 +230,7 @@ def test_nuts(key):
 
 @slow
 def test_svi(key):
-    """A guide on the sphere, reparametrised in both arguments, finds the known, conjugate posterior."""
+    """A guide on the sphere, reparametrised in both arguments, finds the known conjugate posterior."""
     import optax
     from numpyro.distributions import constraints
     from numpyro.infer import SVI, Trace_ELBO

@@ -19,7 +19,7 @@ def draw(loc, k, shape, dtype="float32", seed=0):
 
 
 def exact_fit(x, w=None):
-    """Return the direction and the concentration in mpmath, taking the angles as exact."""
+    """Return the fitted direction and concentration in mpmath, taking the angles as exact."""
     with mp.workdps(50):
         w = [mp.mpf(1)] * len(x) if w is None else [mp.mpf(float(v)) for v in w]
         x = [mp.mpf(float(v)) for v in x]
@@ -32,7 +32,7 @@ def exact_fit(x, w=None):
 
 
 def inverse(c):
-    """Solve the asymptotic series of 1 - A up to 1 / k^4 by fixed-point steps; its error is 1e-12 from k = 1e4 on."""
+    """Return k with 1 - A(k) = c, from the asymptotic series up to 1 / k^4; its error is 1e-12 from k = 1e4 on."""
     k = 1 / (2 * c)
     for _ in range(6):
         k = (1 / mp.mpf(2) + 1 / (8 * k) + 1 / (8 * k * k) + 25 / (128 * k**3)) / c
@@ -59,7 +59,7 @@ def test_exact(k, dtype):
 
 
 def test_an_outlier_among_the_first():
-    """The first angles serve as origin, but one that is far from all others costs no digits."""
+    """The first angles serve as the origin, but one that is far from all others costs no digits."""
     x = np.r_[3.0, 1e-3 * np.random.default_rng(0).normal(size=999)].astype(np.float32)
     direction, concentration = exact_fit(x)
     fitted = fit(x)
@@ -112,7 +112,7 @@ def test_axes():
 
 @pytest.mark.slow
 def test_weights():
-    """A weight of 3 repeats the angle three times, and the scale of all weights does not matter."""
+    """A weight of 3 counts an angle three times, and the scale of the weights does not matter."""
     x = draw(0.3, 2.0, (4, 60))
     w = np.random.default_rng(0).integers(0, 4, 60).astype(np.float32)
     repeated = fit(np.repeat(x, w.astype(int), axis=1), axis=1)
@@ -133,7 +133,7 @@ def test_extremes():
         ([1.0, np.inf, 1.0], [1.0, 1.0, 1.0], np.nan, np.nan),
         ([1.0, 2.0, 2.0], [-1.0, 2.0, 2.0], np.nan, np.nan),
         ([1.0, 2.0, 2.0], [0.0, 0.0, 0.0], np.nan, np.nan),
-        # Neither the sum of these weights nor its inverse is a finite float.
+        # The sum of the first weights overflows, and the others are near the smallest normal float.
         ([0.0, 1.0, 1.0], [3e38, 3e38, 0.0], 0.5, 4.4086),
         ([0.0, 1.0, 1.0], [1e-37, 1e-37, 0.0], 0.5, 4.4086),
         strict=True,
@@ -212,7 +212,7 @@ def test_errors_of_arguments():
 
 @pytest.mark.parametrize("k", [0.2, 1.5, 1e5])
 def test_standard_errors(k):
-    """The spread of 2000 estimates agrees with the information, up to the bias of order 1 / n of small samples."""
+    """The spread of 2000 estimates agrees with the standard errors, up to a bias of order 1 / n."""
     size = 1000
     fitted = fit(draw(0.0, k, (2000, size)), axis=1)
     errors = standard_errors(k, size)
@@ -222,7 +222,7 @@ def test_standard_errors(k):
 
 
 def test_standard_errors_are_the_information():
-    """Standard errors are those of the mean square of the first derivatives of log p, by quadrature."""
+    """Standard errors follow from the mean squares of the first derivatives of log p, computed by quadrature."""
     with jax.enable_x64(True):
         x = np.linspace(-np.pi, np.pi, 400, endpoint=False)
         scores = jax.jit(jax.vmap(jax.grad(lambda a, x: log_prob(x, a[0], a[1])), (None, 0)))

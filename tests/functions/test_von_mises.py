@@ -43,10 +43,10 @@ def dtype(request):
 
 
 def angles(k, dtype):
-    """Return angles from near the mode far into the tails, including pi; rounded, then taken as exact."""
+    """Return angles from the mode to pi, rounded to `dtype`; many are close to either end."""
     x = np.r_[0, np.geomspace(1e-6, 60, 300) / np.sqrt(1 + k), np.linspace(0, np.pi, 50), np.pi - np.geomspace(1e-7, 1)]
     x = np.unique(x[(x <= np.pi) & (x >= 0)].astype(dtype))
-    return x[x.astype(np.float64) <= np.pi]  # the float32 next to pi is larger than pi
+    return x[x.astype(np.float64) <= np.pi]  # the float32 nearest to pi is larger than pi
 
 
 LANES = 509  # odd, so that the last lanes, which are always used, do not fill a vector
@@ -85,7 +85,10 @@ def test_density(k, dtype):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_probabilities(k, dtype):
-    """The smaller tail is accurate to its last digits, the larger to 2 ulp of 1, and logarithms beyond underflow."""
+    """The smaller tail and its logarithm keep their relative accuracy, the logarithm even beyond underflow.
+
+    The absolute error of the larger tail is at most 2 ulp of 1.
+    """
     x = angles(k, dtype)
     k = float(np.dtype(dtype).type(k))
     log_tail = reference.log_sf(x.astype(float), k)
@@ -99,7 +102,7 @@ def test_probabilities(k, dtype):
         assert np.abs(large - (0.5 + reference.central(x.astype(float), k))).max() <= 2 * EPS[dtype]
     for function, sign in (("log_cdf", -1), ("log_sf", 1))[: 2 if dtype == "float32" else 1]:
         log_probability = compute(function, sign * x, k, dtype)
-        # Next to pi the tail goes to 0 with the distance, and its logarithm to -inf.
+        # Next to pi the tail goes to 0 with the distance from pi, and its logarithm to -inf.
         here = (log_tail > -1e30) & (np.pi - x > 1e-7)
         error = np.abs(log_probability - log_tail)[here] / np.maximum(1, np.abs(log_tail[here]))
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
@@ -114,7 +117,7 @@ IN_TABLES = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "k"), [(dtype, k) for dtype, ks in IN_TABLES.items() for k in ks])
 def test_table(k, dtype):
-    """Many angles with one concentration use the table, with the same accuracy from the mode to the smallest float."""
+    """Many angles with one concentration use the table, with the same accuracy down to the smallest normal float."""
     k, tiny = float(np.dtype(dtype).type(k)), float(np.finfo(dtype).tiny)
     depth, least = (46, 1e-6) if dtype == "float32" else (356, 1e-14)
     top = min(np.pi, 2 * np.arcsin(min(1, np.sqrt(depth / max(k, 1e-9)))))
@@ -137,7 +140,7 @@ def test_table(k, dtype):
 
 @pytest.mark.slow
 def test_table_changes_no_special_value():
-    """The table changes no result for invalid values, the point mass or full turns, and no derivative."""
+    """The table changes neither derivatives nor the results for invalid values, the point mass and full turns."""
     count = von_mises.TAIL_TABLE_MIN_SIZE
     x = np.linspace(-9, 9, count, dtype=np.float32)
     x[7] = np.nan
@@ -163,7 +166,7 @@ def test_table_mapped_and_sharded():
     np.testing.assert_allclose(cut, direct, rtol=6e-6, atol=3e-7)
 
 
-# Include concentrations from which on some, or none, of the deepest tails are near pi, in float32 and in float64.
+# Include concentrations where only some, or none, of the deepest tails are near pi, in float32 and in float64.
 @pytest.mark.parametrize("k", [*CONCENTRATIONS, 1e-30, 1e-6, 12.0, 25.0, 44.0, 60.0, 150.0, 354.0, 700.0, 1e6, 1e12])
 def test_quantiles(k, dtype):
     """Both tails are accurate down to the smallest normal float."""
@@ -185,7 +188,7 @@ def test_quantiles(k, dtype):
 
 @pytest.mark.parametrize("k", [1e-6, 43.0, 350.0, 1e30])
 def test_deep_quantiles_in_mpmath(k, dtype):
-    """mpmath confirms the reference where a tail is the smallest normal float."""
+    """Quantiles of deep tails, down to the smallest normal float, agree with mpmath."""
     kind = np.dtype(dtype).type
     q = np.maximum(np.geomspace(float(np.finfo(dtype).tiny), DEEP[dtype], 2).astype(dtype), np.finfo(dtype).tiny)
     k = float(kind(k))
@@ -207,7 +210,7 @@ def with_deep_tails(dtype):
 
 
 def test_deep_tails_change_no_other_quantile(dtype):
-    """Deep tails in an array change no bit of its other quantiles."""
+    """Deep tails in an array change no bit of the other quantiles."""
     q, mixed, k = with_deep_tails(dtype)
     rest = np.arange(LANES) % 7 != 0
     actual, expected = (call("icdf", each, q.dtype.type(0), k)[rest] for each in (mixed, q))
@@ -216,7 +219,7 @@ def test_deep_tails_change_no_other_quantile(dtype):
 
 @pytest.mark.slow
 def test_deep_tails_and_nan_under_vmap():
-    """Deep tails under `jax.vmap` have the bits and derivatives of one call with arrays, and NaN stays in its lane."""
+    """Under `jax.vmap`, deep tails have the bits and derivatives of one call with arrays; NaN stays in its lane."""
     _, q, k = with_deep_tails("float32")
     loc = np.zeros(LANES, np.float32)
     np.testing.assert_array_equal(jax.jit(jax.vmap(jvm.icdf))(q, loc, k), jvm.icdf(q, loc, k))
@@ -229,7 +232,7 @@ def test_deep_tails_and_nan_under_vmap():
 
 
 def test_deep_tails_on_a_mesh():
-    """Quantiles in the body of `jax.shard_map` are the same if only some devices have deep tails."""
+    """Quantiles in the body of `jax.shard_map` are the same as outside if only some devices have deep tails."""
     q = np.full(64, 0.3, np.float32)
     q[5] = 1e-20
     mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
@@ -256,7 +259,7 @@ def fastest(*calls):
 def test_quantiles_take_bounded_time():
     """Neither `jax.vmap` nor a deep tail makes quantiles much slower than a plain call.
 
-    The goals are factors of 1.3 and 1.5 on a quiet machine. With bisections the factors were 20 or more.
+    The goals are factors of 1.3 and 1.5 on a quiet machine. With bisection the factors were 20 or more.
     """
     q = jnp.asarray(np.random.default_rng(0).uniform(size=200_000), jnp.float32)
     deep = q.at[1000].set(1e-20)
@@ -270,7 +273,7 @@ def test_quantiles_take_bounded_time():
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 20.0, 1e6])
 def test_quantile_inverts_cdf(k, dtype):
-    """The inverse is as exact as rounding of the probability permits, in the tails and near the mode."""
+    """The inverse is as exact as the rounding of the probability permits, in the tails and near the mode."""
     z = np.r_[np.linspace(-8, 0, 60)]
     x = np.unique(np.clip(z / np.sqrt(1 + k), -3.1, 0)).astype(dtype)
     q = compute("cdf", x, k, dtype)
@@ -299,12 +302,12 @@ def log_prob_and_cdf(x, loc, k):
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("loc", "k", "constant"), [*((*far, False) for far in FAR), (*FAR[1], True)])
 def test_far_from_zero(loc, k, constant, dtype):
-    """No digit of x - loc is lost at angles near `loc`, even across pi, or if `loc` is many turns away."""
+    """No digit of x - loc is lost at angles near `loc`, even across pi, or if `loc` is many turns from 0."""
     loc, k = np.dtype(dtype).type(loc), np.dtype(dtype).type(k)
     x = float(loc) + np.random.default_rng(0).normal(size=100) / np.sqrt(float(k))
     x = (np.remainder(x + np.pi, 2 * np.pi) - np.pi).astype(dtype)
     exact = reference.deviation(x, loc)
-    # Reduction by many turns adds the rounding of one turn times 1e-4.
+    # The reduction by full turns has this error.
     slack = {"float32": 1e-11, "float64": 1e-18}[dtype] * abs(float(loc))
 
     values = jax.jit(lambda x: log_prob_and_cdf(x, loc, k))(x) if constant else log_prob_and_cdf(x, loc, k)
@@ -317,14 +320,14 @@ def test_far_from_zero(loc, k, constant, dtype):
         else:
             tail = reference.sf(np.abs(exact), float(k))
             expected = np.where(exact < 0, tail, 1 - tail)
-            actual = actual - np.rint(actual - expected)  # full turns, which cost digits
+            actual = actual - np.rint(actual - expected)  # remove full turns, which cost digits
             turns = np.abs(x.astype(float) - float(loc)) / 6
             allowed = (3 + turns) * EPS[dtype] + reference.pdf(exact, float(k)) * slack
         assert (np.abs(actual - expected) <= allowed).all(), (name, np.max(np.abs(actual - expected) / allowed))
 
 
 def test_far_concentrations():
-    """Results are accurate for concentrations whose squares or inverses overflow."""
+    """Results are accurate at concentrations so large that their squares overflow."""
     k, x = (each.astype(np.float32).ravel() for each in np.meshgrid([1.1e18, 1e30, 3e38], [-2.0, -3.1]))
     exact = -2 * k.astype(float) * np.sin(x.astype(float) / 2) ** 2
     log_cdf = call("log_cdf", x, np.float32(0), k)
@@ -382,9 +385,10 @@ def test_point_mass():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_invalid_values_give_nan(name):
-    """Each invalid value gives NaN in its own lane, and the neighbouring lanes keep their values.
+    """Each invalid value gives NaN in its own lane, and no other lane is NaN.
 
-    This includes cases whose result is known for any distribution: infinite concentration, probabilities 0 and 1.
+    This also holds where the other arguments alone would determine the result: at infinite concentration, and for
+    probabilities 0 and 1.
     """
     places = {1: (2,), 2: (1, 2), 3: (0, 1, 2), 4: (1, 2, 0, 3)}[FUNCTIONS[name]]
     concentrations = {1: (0,), 2: (1,), 3: (2,), 4: (1, 3)}[FUNCTIONS[name]]
@@ -400,7 +404,7 @@ def test_invalid_values_give_nan(name):
 
 
 def test_invalid_values_have_no_derivative():
-    """Reverse mode gives NaN, too, where a selection of NaN would give the derivative 0."""
+    """Reverse mode also gives NaN, although the derivative of a selected NaN would be 0."""
     slope = jax.jit(jax.grad(lambda *at: jnp.sum(jvm.log_prob(*at)), (0, 1, 2)))
     good = [np.full(4, value, np.float32) for value in (0.3, 0.4, 2.0)]
     good[0][1] = good[1][2] = good[2][3] = np.nan
@@ -468,7 +472,7 @@ def exact_divergence(m, p, n, q):
 
 
 def test_divergence(dtype):
-    """The relative accuracy is full even if the two distributions hardly differ."""
+    """The divergence has full relative accuracy even if the two distributions hardly differ."""
     kind = np.dtype(dtype).type
     cases = np.array(
         [
@@ -500,7 +504,7 @@ def test_divergence_is_the_mean_of_the_difference():
 
 
 def mp_cdf(x, k):
-    """Return P(X < x) in mpmath, analytic in both arguments, k < 0 included."""
+    """Return P(X < x) in mpmath, analytic in both arguments, also at k < 0."""
     width = 1 / mp.sqrt(abs(k) + 1)
     points = {s * j * width for j in (0, 0.3, 1, 2, 4, 8, 16) for s in (-1, 1)}
     points = [-mp.pi, *sorted(p for p in points if -mp.pi < p < x), x]
@@ -547,7 +551,7 @@ def derivatives_program(name, twice):
 
 
 def derivatives(name, at, twice=False):
-    """Return gradients at the rows of `at` and, with `twice`, Hessians, from a program of POINTS rows for all tests."""
+    """Return gradients at the rows of `at` and, with `twice`, Hessians, by one program of POINTS rows for all tests."""
     program, parts = derivatives_program(name, twice), []
     for first in range(0, len(at), POINTS):
         rows = at[first : first + POINTS]
@@ -571,7 +575,7 @@ def exact_derivatives(name):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["log_prob", "cdf"])
 def test_derivatives(name, dtype):
-    """Derivatives agree with mpmath, in units of the distribution's scales; those in `loc` mirror those in x."""
+    """Derivatives agree with mpmath in units of the distribution's scales; those in `loc` are minus those in x."""
     exact = exact_derivatives(name)
     derivatives_at_points = derivatives(name, np.array([(x, 0, k) for x, k, *_ in exact], dtype), twice=True)
     for first, second, (x, k, (fx, fk), (fxx, fxk, fkk)) in zip(*derivatives_at_points, exact, strict=True):
@@ -618,7 +622,7 @@ def test_slope_in_kappa_of_steep_tails(name, sign):
 
 
 def test_ends_of_the_deviation():
-    """The slope of sqrt(-2 log A) is -inf at 0 and 0 at infinity, and never NaN."""
+    """The slope of the standard deviation sqrt(-2 log A) is -inf at 0 and 0 at infinity, and never NaN."""
     slope = derivatives("stddev", np.float32([[0.0], [1e-30], [2.0], [3e38], [np.inf]]))[:, 0]
     assert slope[0] == -np.inf
     assert np.isfinite(slope[1:4]).all()
@@ -633,7 +637,7 @@ def test_second_derivatives_of_deep_quantiles():
     t, k = float(np.float32(1e-30)), float(np.float32(45.1))
     _, second = derivatives("icdf", np.array([(t, 0, k)], np.float32), twice=True)
     assert not np.isnan(second).any()
-    # d x / d t = 1 / p; compare its difference in the concentration.
+    # d x / d t = 1 / p; compare its difference quotient in the concentration.
     below, above = (1 / reference.pdf(reference.quantile(t, each), each) for each in (k * (1 - 1e-5), k * (1 + 1e-5)))
     assert second[0, 0, 2] == pytest.approx(float(above - below) / (2e-5 * k), rel=1e-3)
 
@@ -652,7 +656,7 @@ def test_second_derivatives_of_deep_quantiles():
     ],
 )
 def test_no_derivative_is_nan(name, twice):
-    """First and second derivatives exist where formulas divide by zero but the distribution is regular."""
+    """First and second derivatives are not NaN where formulas divide by zero but the distribution is regular."""
     firsts = {"icdf": (0.0, 1e-38, 0.5, 1.0), "isf": (0.0, 0.5, 1.0)}.get(name, (0.0, np.pi, -np.pi, 1e-30, 3.0, -2.0))
     concentrations = (1e-6, 1.0, 1e10) if name == "stddev" else (0.0, 1e-38, 1e-20, 1.0, 1e10, 1e17, 1e20, 1e30)
     points = [(first, k) for first in firsts for k in concentrations]

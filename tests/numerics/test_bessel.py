@@ -1,4 +1,4 @@
-"""The Bessel functions of the distribution, their inverse and their derivatives, over all concentrations."""
+"""The Bessel functions of the distribution, the inverse of their ratio, and derivatives, over all concentrations."""
 
 import functools
 
@@ -14,14 +14,14 @@ from tests import reference
 GRID = np.r_[1e-30, np.geomspace(1e-8, 1e-2, 40), np.geomspace(1e-2, 100, 400), np.geomspace(100, 1e30, 100)]
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 DTYPES = ("float32", "float64")
-# Bounds in units in the last place for each function, a few above the largest measured error.
+# Bounds in ulp for each function, a few ulp above the largest measured error.
 ULP = {"log_i0": 4, "ratio": 3, "one_minus_ratio": 3, "slope": 6, "inverse_ratio": 8}
 
 
 def exact(name, k):
     """Return the reference in float64, or from mpmath where float64 cancels."""
     if name == "log_i0":
-        # Below 1 the logarithm of the norm has no digit of log I0, which is k^2 / 4 - k^4 / 64 + ...
+        # At small k the logarithm of the norm loses the digits of log I0, which is k^2 / 4 - k^4 / 64 + ...
         mps = np.array([float(reference.mp_log_i0(float(v))) for v in k[k < 30]])
         return np.r_[mps, k[k >= 30] + np.log(reference.norm(k[k >= 30]) / (2 * np.pi))]
     functions = {
@@ -37,7 +37,7 @@ LANES = 601
 
 @functools.cache
 def compiled(name, derivatives=0):
-    """Return a function of `bessel`, or its derivative of this order, compiled as one program as in the package."""
+    """Return a function of `bessel`, or its derivative of this order, compiled as one program, as in the package."""
     function = getattr(bessel, name)
     for _ in range(derivatives):
         function = jax.grad(function)
@@ -45,7 +45,7 @@ def compiled(name, derivatives=0):
 
 
 def call(name, k, dtype, derivatives=0):
-    """Return values in float64, from an array of LANES elements: one program for all tests, with or without x64."""
+    """Return values in float64, from an array of LANES elements, so that all tests of a dtype share a program."""
     k = np.atleast_1d(np.asarray(k, dtype))
     assert len(k) <= LANES
     return np.asarray(compiled(name, derivatives)(np.resize(k, LANES)), np.float64)[: len(k)]
@@ -64,7 +64,7 @@ def test_values(name, dtype):
     expected = exact(name, k.astype(np.float64))
     normal = expected > np.finfo(dtype).tiny
     error = np.abs(value / expected - 1)[normal]
-    # Between 1e-15 and 30 the difference of two Bessel functions in the reference is accurate to 1e-14 only.
+    # Between 1e-15 and 30 the reference's difference of two Bessel functions is accurate only to 1e-14.
     allowed = ULP[name] * EPS[dtype] + (3e-14 if name != "log_i0" and dtype == "float64" else 0)
     assert error.max() <= allowed, f"{error.max() / EPS[dtype]:.2f} ulp at k={k[normal][error.argmax()]:g}"
     assert (np.abs(value[~normal]) < 2 * np.finfo(dtype).tiny).all()
@@ -72,7 +72,7 @@ def test_values(name, dtype):
 
 @pytest.mark.parametrize("name", ["log_i0", "ratio", "one_minus_ratio", "slope"])
 def test_float64_against_mpmath(name):
-    """Errors in float64 are a few ulp, which the float64 reference is not accurate enough to show."""
+    """Errors in float64 are at most a few ulp; the float64 reference is not accurate enough to show this."""
     points = [1e-6, 0.2, 0.99, 1.01, 4.9, 5.1, 7.9, 8.1, 29.0, 1e3, 1e7]
     exact = {
         "log_i0": reference.mp_log_i0,
@@ -102,12 +102,12 @@ def test_ends(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inverse(dtype):
-    """The inverse recovers the concentration from A and 1 - A, both exact and rounded once."""
+    """The inverse recovers the concentration from A and 1 - A, each rounded once."""
     k = grid(dtype).astype(np.float64)
     r, c = reference.ratio(k), reference.ratio_complement(k)
     with jax.enable_x64(dtype == "float64"):
         inverse = np.asarray(jax.jit(bessel.inverse_ratio)(r.astype(dtype), c.astype(dtype)), np.float64)
-    # The effect on the concentration of rounding the smaller of A and 1 - A.
+    # Rounding the smaller of A and 1 - A changes the concentration by this fraction.
     slope = reference.ratio_slope(k)
     rounding = EPS[dtype] / 2 * np.where(r < 0.5, r, c) / (slope * k)
     allowed = ULP["inverse_ratio"] * EPS[dtype] + 2 * rounding + (1e-13 if dtype == "float64" else 0)
@@ -123,7 +123,7 @@ def test_inverse_ends():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_derivatives(dtype):
-    """Derivatives of log I0 are A and A', and those of A are A' and A'', by differences of the reference."""
+    """Derivatives of log I0 are A and A', and those of A are A' and, up to the error of a difference quotient, A''."""
     k = np.array([0.0, 1e-3, 0.7, 4.0, 6.0, 50.0, 1e4], dtype).astype(float)
     a, slope = reference.ratio(k), reference.ratio_slope(k)
     with jax.enable_x64(dtype == "float64"):
@@ -144,7 +144,7 @@ def test_derivatives(dtype):
 @jax.jit
 @jax.vmap
 def inverse_slopes(c):
-    """Return the first and second derivative of the concentration in 1 - A."""
+    """Return the first and second derivatives of the concentration in 1 - A."""
     slope = jax.grad(lambda c: bessel.inverse_ratio(1 - c, c))
     return slope(c), jax.grad(slope)(c)
 

@@ -23,7 +23,7 @@ def program(name, function):
 
 
 def anchored(name, rises, k):
-    """Return means of the statistics from their differences to the values at the mode."""
+    """Return the means of the statistics, given the means of their differences from the values at the mode."""
     zero = jnp.zeros_like(k[0])
     at_zero = program(name, moments.rises)(zero, zero, *k)
     return [
@@ -50,7 +50,7 @@ def test_reference(name):
     ],
 )
 def test_normaliser_and_moments(name, dtype, count, bound):
-    """The log normaliser, without the part that the mode explains, and the means are accurate to `bound`."""
+    """The log normaliser, relative to the exponent at the mode, and the means are accurate to `bound`."""
     with jax.enable_x64(dtype == "float64"):
         parameters = reference.parameters(name, count)
         k = [jnp.asarray(x, dtype) for x in parameters.T]
@@ -66,7 +66,7 @@ def test_normaliser_and_moments(name, dtype, count, bound):
 @slow
 @names
 def test_derivatives_of_normaliser(name):
-    """The mean of a statistic is the derivative of the log normaliser, and the covariance is the second derivative."""
+    """The means of the statistics are the first derivatives of the log normaliser, and the covariances the second."""
     step, k = 1e-3, (5.0, 6.0, -7.0)
 
     def log_normaliser(*k):
@@ -87,7 +87,7 @@ def test_derivatives_of_normaliser(name):
 @sine_first
 @pytest.mark.parametrize("count", [0, pytest.param(60, marks=slow)])
 def test_quantile(name, count):
-    """The probability of the half circle beyond each angle is accurate, down to the smallest word, in both tails."""
+    """The probability beyond each angle on the half circle is accurate, down to the smallest word, in both tails."""
     check_quantile(name, reference.parameters(name, count)[:: 1 if count else 4], np.float32, 2.0**-32, 4e-6)
 
 
@@ -123,7 +123,7 @@ def check_quantile(name, parameters, dtype, smallest, bound):
 @slow
 @names
 def test_table(name):
-    """The table agrees with the direct quantile, to 4e-6 of the tail probability or 4 ulp of the angle."""
+    """The table agrees with the direct quantile to 4e-6 of the tail probability or 4 ulp of the angle."""
     tau = jnp.exp(jnp.linspace(np.log(2.0**-32), np.log(0.5), 3001)).astype(jnp.float32)
     upper = jnp.arange(3001) % 2 == 0
 

@@ -21,7 +21,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @functools.cache
 def program(log_density, dtype=FLOAT32, wide=True, count=256):
-    """Return a program for draws, direct quantiles, tails and estimates of the examples with one log density."""
+    """Return a program for draws, direct quantiles, tails and error estimates of the examples with one log density."""
 
     def run(t, from_end, x, points, *parameters):
         table = quantiles.tabulate(log_density, count, dtype, wide, points, parameters)
@@ -35,7 +35,7 @@ def program(log_density, dtype=FLOAT32, wide=True, count=256):
 
 
 def words(dtype, deepest):
-    """Return tail probabilities of all sizes, whether each counts from the end, and angles."""
+    """Return tail probabilities of all sizes, whether each belongs to the upper tail, and angles."""
     rng = np.random.default_rng(7)
     t = np.concatenate([0.5 * 2.0 ** -rng.uniform(0, deepest - 1, 4_000), rng.uniform(0, 0.5, 4_000)])
     return t.astype(dtype), rng.random(t.size) < 0.5, np.sort(rng.uniform(-3.1, 3.1, 1_000)).astype(dtype)
@@ -80,13 +80,13 @@ def test_reference(x):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_least_the_true_one(name):
-    """The estimate bounds the error of draws, quantiles and probabilities, and is not so large that it is useless."""
+    """The estimate is at least the error of draws, quantiles and probabilities, and at most `bound` or 20 times it."""
     example = EXAMPLES[name]
     error, worst, off, hard = compare(example)
     assert worst <= error <= max(20 * worst, example.bound)
     assert worst < example.bound
     assert off < 2e-6
-    # Draws from one mode avoid the cost of gaps.
+    # Draws from densities with one mode avoid the cost of gaps.
     one_mode = ("von Mises", "uniform", "wrapped", "cardioid", "Kato-Jones", "sine-skewed")
     assert (hard == 0) == name.startswith(one_mode)
 
@@ -111,7 +111,7 @@ def test_float64(name):
 
 @slow
 def test_hints():
-    """Narrow modes between the first edges are missed without a hint, and found with one."""
+    """Narrow modes between the first edges are found if `points` names them."""
     example = of_mixture((0.5, 1e9, 0.31), (0.5, 1e9, 2.004))
     error, worst, _, _ = compare(example, points=np.array([0.31, 2.004], np.float32))
     assert worst <= error < 1e-4
@@ -126,7 +126,7 @@ def test_jumps_are_reported():
 
 
 def test_invalid_densities_give_nan():
-    """NaN parameters, a density of zero and an infinite density give NaN."""
+    """NaN parameters, a zero density and an infinite density give NaN."""
     weights, kappa, centres = (np.asarray(p, np.float32) for p in EXAMPLES["three modes"].parameters)
     for parameters in (
         (weights * np.nan, kappa, centres),
@@ -147,7 +147,7 @@ def test_ends_that_differ_give_nan():
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("rho", [0.5, 0.9, 0.99])
 def test_derivative_of_angles(rho, wide):
-    """Derivatives agree with the closed quantile tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2)) of wrapped Cauchy."""
+    """Derivatives agree with the wrapped Cauchy quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
     rng = np.random.default_rng(1)
     t = (0.5 * 2.0 ** -rng.uniform(0, 20, 2000)).astype(np.float32)
     from_end = rng.random(t.size) < 0.5
@@ -168,7 +168,7 @@ def test_derivative_of_angles(rho, wide):
 
 @slow
 def test_many_sets_of_parameters():
-    """`jax.vmap` makes a table for each set, with or without gaps."""
+    """`jax.vmap` makes a table for each set of parameters, with or without gaps."""
     t, from_end = np.array([0.01, 0.3, 0.49], np.float32), np.array([True, False, True])
     kappa = np.array([1.0, 30.0, 300.0], np.float32)
 

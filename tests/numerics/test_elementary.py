@@ -8,7 +8,7 @@ from jax_von_mises.numerics import elementary
 
 
 def test_clip():
-    """At a bound, the derivative is that of the inside, so an angle at the end of its range keeps its derivatives."""
+    """At a bound the derivative is 1, as inside, so an angle at the end of its range keeps its derivatives."""
     x = jnp.array([-1.0, 0.0, 0.5, 1.0, 2.0, jnp.nan])
     np.testing.assert_array_equal(elementary.clip(x, 0, 1), [0, 0, 0.5, 1, 1, np.nan])
     slopes = jax.vmap(jax.grad(lambda x: elementary.clip(x, 0, 1)))(x)

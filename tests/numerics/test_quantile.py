@@ -19,7 +19,7 @@ CONCENTRATIONS = (
     25.0, 80.0, 1e3, 1e5, 1e8, 1e12, 1e17, 1e20, 1e30,
 )  # fmt: skip
 WORDS = 2**31  # 31 bits; the 32nd is the sign
-# By default, test one word in STRIDE (a prime, so that no bit pattern is favoured) and all words at both ends;
+# By default, test one word in STRIDE (a prime, so that no bit pattern is favoured) and all words next to both ends;
 # `-m slow` tests every word.
 STRIDE = 18731
 # The accuracy of `sample_von_mises`: the larger of a relative error of the tail probability and 4 ulp of the angle.
@@ -34,7 +34,7 @@ OCTAVES = 33
 
 @functools.cache
 def reference_table(k):
-    """Return exact quantiles on 2^-o (1 + j / CELLS), as cubics (rows, 4) in the place within a cell."""
+    """Return cubics (rows, 4) in the position within a cell that interpolate quantiles at 2^-o (1 + j / CELLS)."""
     t = (2.0 ** -np.arange(OCTAVES + 1, 1, -1.0)[:, None] * (1 + np.arange(CELLS) / CELLS)).ravel()
     t = np.r_[t, 0.5]
     x = reference.quantile(t, k, np.where(t == 0.5, 0.0, 0.5 - t))
@@ -47,10 +47,10 @@ def reference_table(k):
 def word_errors(m, x, table, k, norm):
     """Return the largest errors of angles `x` of words `m`, in the tail, or in ulp where floats are coarse.
 
-    This is compiled in float64: NumPy would take hours for all words.
+    The errors are computed in float64 by a compiled program, since NumPy would take hours for all words.
     """
     t = (m.astype(jnp.float64) + 0.5) * 2.0**-32
-    # Exponent and first mantissa bits number the cells; the other bits are the place in the cell.
+    # The exponent and the leading mantissa bits number the cells; the other bits are the position in the cell.
     place_bits = 52 - CELLS.bit_length() + 1
     bits = lax.bitcast_convert_type(t, jnp.uint64)
     row = (bits >> place_bits).astype(jnp.int64) - ((1023 - OCTAVES - 1) * CELLS)
@@ -88,7 +88,7 @@ def words(first, last, step=1):
 
 @functools.cache
 def angle(method):
-    """Return a program for |angle| of the high bits of each word, its low words (float64 only) and a concentration."""
+    """Return a program for |angle| that takes the upper 31 bits, a concentration and, in float64, the lower words."""
 
     def draw(high, k, *low):
         return jnp.abs(transform.angles((high << 1, *low), jnp.zeros_like(k), k, method))
@@ -109,7 +109,7 @@ def check_words(m, k, method):
 
 @pytest.mark.parametrize("k", [0.3, 12.0, 1e5])
 def test_word_errors_detects_errors(k):
-    """`word_errors` reports no error for exact angles, and the size and place of one wrong angle."""
+    """`word_errors` reports no error for exact angles, and the error and the position of one wrong angle."""
     m = np.random.default_rng(6).integers(0, WORDS, 5000, dtype=np.uint32)
     t = (m + 0.5) * 2.0**-32
     x = reference.quantile(t, k)
@@ -139,7 +139,7 @@ def test_every_word(k, method):
 
 
 def test_many_concentrations():
-    """Angles are accurate for 400 random concentrations, each with separate words."""
+    """Angles are accurate for 400 random concentrations with separate words."""
     rng = np.random.default_rng(3)
     k = np.float32(10.0 ** rng.uniform(-3, 6, 400))
     m = rng.integers(0, WORDS, (400, 50), dtype=np.uint32)
@@ -186,7 +186,7 @@ def test_infinite_and_invalid_concentrations():
 @pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [1e5, 1e9])
 def test_distinct_values(k, method):
-    """As many values are distinct as from a normal sampler; samplers through arccos have about 1000 and 1 here."""
+    """At least as many values are distinct as from a normal sampler; samplers that use arccos have 1000 or fewer."""
     key = random.key(8)
     draws = 2 * 10**5
     ours = np.unique(np.abs(sample_von_mises(key, 0.0, k, (draws,), method=method)))
@@ -195,7 +195,7 @@ def test_distinct_values(k, method):
 
 
 def test_sign_and_tail_bits():
-    """The two extreme words give the smallest tail probability and the angle next to the mode."""
+    """The extreme words give the smallest tail probability, and the one next to 1/2, with either sign."""
     first, last = transform.tail((jnp.uint32([0, 1]),)), transform.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
     assert first.t.tolist() == [2.0**-33] * 2
     assert last.half_minus_t.tolist() == [2.0**-33] * 2
@@ -220,7 +220,7 @@ def test_bessel(k):
 
 
 def test_half_quantile_takes_complement():
-    """Near t = 1/2 the angle keeps its relative accuracy, since c is given separately."""
+    """Near t = 1/2 the angle keeps its relative accuracy, since c = 1/2 - t is given separately."""
     c = np.float32([1e-9, 1e-7, 1e-4])
     half_quantile = jax.jit(quantile.half_quantile)
     for k in (0.0, 2.0, 1e4):

@@ -1,4 +1,4 @@
-"""The numerics of the sphere, compared with float64 quadrature and mpmath, in many dimensions and into the tails."""
+"""The numerics of the sphere, compared with float64 quadrature and mpmath, in many dimensions and far in the tails."""
 
 import functools
 
@@ -35,7 +35,7 @@ def grid(dtype, count, smallest):
 
 @pytest.mark.parametrize("d", [7, pytest.param(4, marks=slow), pytest.param(100, marks=slow)])
 def test_reference(d):
-    """mpmath, by other quadrature in another variable, confirms the reference of the other tests."""
+    """Integration in mpmath, in another variable, confirms the reference of the other tests."""
     for k, small, near in ((0, 0.3, True), (2, 0.01, True), (2, 0.2, False), (30, 0.02, True), (9, 0.4, False)):
         exact = float(mp.log(reference.exact_tail(small, near, d, k)))
         assert float(reference.log_tail(small, near, True, d, k)) == pytest.approx(exact, rel=2e-12, abs=2e-12)
@@ -69,7 +69,7 @@ def test_quantile_in_float64(d):
 @slow
 @pytest.mark.parametrize("d", [4, 5, 100])
 def test_table(d):
-    """Look-ups between the table's nodes are within the bounds of the direct route."""
+    """Look-ups between the table's nodes are accurate to 2e-6 of the tail probability or 6 ulp."""
     t = np.exp(np.random.default_rng(d).uniform(np.log(2.0**-33), np.log(0.5), 400)).astype(np.float32)
     near = np.arange(400) % 2 == 0
 
@@ -160,13 +160,14 @@ def test_cosine_cdf_and_icdf(d):
     ulp = np.spacing(small.astype(np.float32)).astype(float)
     moved = np.abs(np.expm1(reference.log_tail(small + 6 * ulp, False, w < 0, d, kappa.astype(float)) - far))
     assert (np.abs(probability / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
-    # Rounding (1 - w) / 2 of the mode by a relative 2^-24 moves the mode as much in y, and tails by the density there.
+    # A relative rounding of 2^-24 in (1 - w) / 2 at the mode moves the mode by as much in y. It moves probabilities by
+    # that times the density there.
     s = 2 * kappa.astype(float) / (d - 1 + np.hypot(d - 1, 2 * kappa.astype(float)))
     density = np.sqrt((d - 1) * (1 + s * s) / (2 * np.pi))
     assert (np.abs(probability - exact) < 1.8e-7 + 2.0**-24 * density).all()
     inside = (exact > 1e-30) & (exact < 0.9)
     back = np.asarray(functions.cosine_icdf(probability, kappa, d), float)
-    # A float32 probability allows no more accurate cosine.
+    # The rounding of the float32 probability limits the accuracy of the cosine.
     slope = np.abs(np.gradient(exact.reshape(5, -1), w[:39].astype(float), axis=1).ravel())
     assert (np.abs(back - w)[inside] < 3e-7 + 1e-6 * (exact / np.maximum(slope, 1e-300))[inside]).all()
     np.testing.assert_array_equal(functions.cosine_icdf(np.float32([0, 1]), 3.0, d), [-1, 1])
@@ -174,7 +175,7 @@ def test_cosine_cdf_and_icdf(d):
 
 
 def test_fits_state_their_error():
-    """The fitted guess is within reach of one step, in every dimension that the sampler supports."""
+    """The fitted guess is within reach of one step, in dimensions from 4 to 1024."""
     for n in (3, 4, 9, 10, 40, 1023):
         for near in (True, False):
             assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08

@@ -1,4 +1,4 @@
-"""Workarounds for XLA:CPU, which only programs for a CPU contain, wherever they are traced.
+"""Workarounds for XLA; only programs for a CPU contain those for XLA:CPU, wherever the programs are traced.
 
 Arrays of sizes that XLA:CPU partitions badly are computed in rows, with the same bits, shapes and shardings.
 """
@@ -23,7 +23,6 @@ from tests import children
 from tests.marks import slow
 
 NEWER = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
-# Whether a workaround is needed is tested with the newest JAX.
 needed = pytest.mark.skipif(not NEWER, reason="only the newest JAX decides which workarounds are needed")
 
 
@@ -74,7 +73,7 @@ def text_of(program):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("name", ["log_prob", *slow("table", "gradient", "icdf")])
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
-    """Only programs for a CPU contain the workarounds, even on a machine with eight GPUs."""
+    """Only programs for a CPU contain the workarounds, even if they are traced on a machine with eight GPUs."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}
     for operation in ("20x1024", "stablehlo.sort"):
         assert operation in here["cpu"]
@@ -88,7 +87,7 @@ def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
 
 @pytest.mark.usefixtures("one_device")
 def test_only_programs_for_a_gpu_hide_the_key():
-    """Only programs for a GPU mix the key's words with zeros, so that no separate kernel computes values of the key."""
+    """Only programs for a GPU mix the key's words with zeros, so that no separate kernel computes the key schedule."""
     mixed = {platform: text_of(program_for("table", platform)).count("xor") for platform in ("cpu", "cuda", "tpu")}
     assert mixed["cpu"] == mixed["tpu"] < mixed["cuda"]
 
@@ -139,7 +138,7 @@ def test_into_rows_and_out():
 
 @pytest.mark.usefixtures("one_device")
 def test_derivatives_in_rows():
-    """First and second derivatives are correct in elementwise and in shared arguments, and are rounded once."""
+    """Derivatives are correct in elementwise and shared arguments, and are rounded once."""
     x, two = jnp.linspace(-1, 1, 20_011), jnp.float32(2)
 
     def power(shape, constants, x, k):
@@ -203,7 +202,7 @@ def test_the_same_bits(name, key, monkeypatch):
     assert results[True].dtype == results[False].dtype
     a, b = np.asarray(results[True]), np.asarray(results[False])
     if name in ("slope", "gradient", "log_prob", "cdf", "gradient of log_prob"):
-        # Not bit for bit, since XLA of JAX 0.12 contracts products depending on the loop; 9 ulp were measured.
+        # These agree only to some ulp (9 were measured), since XLA in JAX 0.12 contracts products in some loops only.
         assert (np.abs(a - b) <= (16 if NEWER else 8) * np.spacing(np.abs(b))).all()
     else:
         assert np.array_equal(a, b)
@@ -213,7 +212,7 @@ def test_the_same_bits(name, key, monkeypatch):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("axis_type", [pytest.param(AxisType.Auto, marks=pytest.mark.slow), AxisType.Explicit])
 def test_meshes_keep_their_shapes(axis_type, key):
-    """Shapes are kept in the body of `jax.shard_map`, with a mesh in scope, and for arrays with an explicit mesh."""
+    """Shapes are kept in the body of `jax.shard_map`, with a mesh in scope, and for arrays on an explicit mesh."""
     size, devices = 20_011, min(2, jax.device_count())
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(axis_type,))
     expected = jvm.sample_von_mises(key, 0.3, 4.0, (devices * size,), method="table")
@@ -284,7 +283,7 @@ def test_constants_are_folded_without_hiding(without):
 
 @pytest.mark.slow
 def test_a_barrier_hides_constants_from_newer_releases(without):
-    """A barrier hides constants from JAX 0.12 on, and can replace the sort when older releases are dropped."""
+    """From JAX 0.12 on a barrier hides constants, so it can replace the sort once older releases are dropped."""
     without("hide_constants", lambda *arrays: [jax.lax.optimization_barrier(x) for x in arrays])
     a, b = draws_of_a_constant_and_of_an_argument()
     assert (a == b).all() == NEWER
@@ -403,7 +402,7 @@ TRUNCATED = "jvm.sample_truncated(key, 0.3, k, -1.0, 1.0, dtype='float64')"
     ],
 )
 def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
-    """Without the workaround, a program takes over twice as long to compile, plus two seconds."""
+    """Without the workaround, compilation takes at least twice as long, plus two seconds."""
     if name != "add_terms" and not NEWER:
         pytest.skip("the LLVM of JAX before 0.12 compiles this in seconds")
     code = PRELUDE + COMPILE.format(name=name, plain=plain, program=program, dtype=dtype)
@@ -418,7 +417,7 @@ def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
             process.kill()
 
 
-# Use two cores, on which two pieces of an odd number of angles are slow; JAX counts the cores that it may use.
+# Run on two cores. XLA then splits an odd number of angles into two pieces, which are slow.
 TIMES = """
 key = jax.random.key(0)
 x = jvm.sample_von_mises(key, 0.3, 4.0, (2**20,))
@@ -451,7 +450,7 @@ def test_running_takes_several_times_as_long_without(name, plain, program):
     """Without the workaround, a program takes over 1.7 times as long on two cores, and typically three times."""
     cores = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
-        pytest.skip("takes two cores, and a system that can hand them to a process")
+        pytest.skip("needs two cores, and a system that can assign them to a process")
     on_two = f"import os\nos.sched_setaffinity(0, {set(cores)})"
     code = on_two + PRELUDE + TIMES.format(name=name, plain=plain, program=program)
     (ratio,) = children.run(code, JAX_PLATFORMS="cpu")
@@ -460,7 +459,7 @@ def test_running_takes_several_times_as_long_without(name, plain, program):
 
 @needed
 def test_a_table_is_computed_again_for_each_coefficient(without):
-    """Without `cell_coefficients`, the values of a table are computed for each coefficient instead of stored."""
+    """Without `cell_coefficients`, the values of a table are recomputed for each coefficient instead of stored."""
 
     def by_columns(values, powers):
         first, *others = values.T
@@ -486,7 +485,7 @@ def test_a_draw_is_computed_again_for_its_derivative(without):
         jax.clear_caches()
         draw = lambda k: jvm.sample_von_mises(jax.random.key(0), 0.3, k)  # noqa: E731
         program = jax.jit(lambda k: jax.jvp(draw, (k,), (k,))).lower(ANGLES).compile()
-        return program.as_text().count(" shift-left(") // 20  # rounds
+        return program.as_text().count(" shift-left(") // 20  # rounds of a cipher
 
     assert ciphers() == 1
     without("separate_loop", lambda compute, *arrays: compute(*arrays))

@@ -1,4 +1,4 @@
-"""The random words, compared with published values and JAX's generators, and the guarantees of their streams."""
+"""Random words, compared with published values and JAX's generators, and the guarantees of their streams."""
 
 import functools
 
@@ -15,7 +15,8 @@ PI_DIGITS = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F3
 ONES = (0xFFFFFFFF,) * 8
 ZEROS = (0,) * 8
 
-# Random123's `kat_vectors`: cipher, counter then key from zeros, ones, digits of pi; output.
+# Rows of Random123's `kat_vectors`: the cipher, its numbers of counter and key words, the digits that fill the counter
+# and then the key, and the output.
 KNOWN_ANSWERS = [
     (counter.threefry2x32, 2, 2, ZEROS, (0x6B200159, 0x99BA4EFE)),
     (counter.threefry2x32, 2, 2, ONES, (0x1CB996FC, 0xBB002BE7)),
@@ -82,7 +83,7 @@ def test_threefry_words_are_the_halves_of_jax_bits(start):
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "philox2x32", "philox4x32", "threefry4x32"])
 def test_ciphers_give_jax_bits(implementation):
-    """JAX's public 32-bit draw is the xor of a block's words at counter (hi, lo, 0, 0)."""
+    """A 32-bit draw of `jax.random.bits` is the xor of a block's words at counter (hi, lo, 0, 0)."""
     key = random.key(7, impl=implementation)
     generator = counter.GENERATORS[implementation]
     low = jnp.arange(512, dtype=jnp.uint32)
@@ -159,14 +160,14 @@ def test_an_axis_longer_than_32_bits(axis, key):
 
 
 def test_angles_of_an_axis_longer_than_32_bits(key):
-    """Beyond 2^32, angles equal those of a block that starts there."""
+    """Angles beyond position 2^32 equal those of a block that starts there."""
     late = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.5, 4.0, (2**32 + 9,))[-9:])(key)
     expected = jax_von_mises.sample_block(key, 0.5, 4.0, 2**32, (9,), method="table")
     np.testing.assert_array_equal(late, expected)
 
 
 def test_foreign_generators_use_their_own_bits():
-    """A key implementation unknown to this package uses its own `random.bits`."""
+    """For an unknown key implementation, its own `random.bits` provide the key words of threefry4x32."""
     from jax.extend import random as extend
 
     def bits(key, bit_width, shape):

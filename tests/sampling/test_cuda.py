@@ -1,6 +1,6 @@
 """The CUDA kernels, tested without a GPU: run on the CPU, assembled, and used in draws.
 
-The programs of tests that draw are small and few, since each is compiled for both paths.
+Tests that draw use few and small programs, since each is compiled for both paths.
 """
 
 import functools
@@ -33,12 +33,12 @@ COUNT = 2**12
 
 @jax.jit
 def table_of(kappa):
-    """Return the table as a kernel reads it."""
+    """Return the quantile table as a kernel reads it."""
     return piecewise.quantile_table(kappa).T
 
 
 def host(job, start, loc, kappa, flags=0, **kwargs):
-    """Return the angles of a job from its kernel; `kappa` is an array, or a number for the table route."""
+    """Return the angles of a job by its kernel; `kappa` is an array, or a number for the table route."""
     (count,) = job.shape
     sizes = np.array([count, 0, 1, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
     values = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
@@ -48,7 +48,7 @@ def host(job, start, loc, kappa, flags=0, **kwargs):
 
 
 def key_of(cipher):
-    """Return key words of a cipher."""
+    """Return key words for a cipher."""
     size = {"threefry2x32": 2, "threefry4x32": 4, "philox2x32": 1, "philox4x32": 2}[cipher]
     return np.array([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344][:size], np.uint32)
 
@@ -60,7 +60,7 @@ def plain(job, start, loc, kappa):
 
 
 def around(a, b):
-    """Return the distance of angles on the circle."""
+    """Return the distances between angles on the circle."""
     return np.abs(np.mod(a.astype(np.float64) - b.astype(np.float64) + np.pi, 2 * np.pi) - np.pi)
 
 
@@ -76,7 +76,7 @@ def test_the_text_is_what_the_compiler_makes_of_the_source():
         pytest.skip("no nvcc")
     release = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
     if "release 13.0" not in release:
-        pytest.skip("another release of nvcc makes another text")
+        pytest.skip("other releases of nvcc produce other text")
     assert make_kernels.make() == make_kernels.TARGET.read_text()
 
 
@@ -84,7 +84,7 @@ def test_the_text_is_what_the_compiler_makes_of_the_source():
     "architecture", ["sm_90", *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_80", "sm_100"))]
 )
 def test_the_text_assembles(architecture, tmp_path):
-    """Each kernel assembles alone, as XLA gets it, almost without spills; XLA would report errors only on a GPU."""
+    """Each kernel assembles alone, as XLA receives it, almost without spills; XLA would report errors only on a GPU."""
     if shutil.which("ptxas") is None:
         pytest.skip("no ptxas to assemble with")
     head, parts = cuda_launch._ptx()
@@ -105,10 +105,11 @@ def test_the_text_assembles(architecture, tmp_path):
 
 
 def test_angles_by_the_table():
-    """The error is at most 4 ulp of the angle, or of the outer end of its cell if that is further out.
+    """Angles are within 4 ulp of the plain path's, where the ulp is at least that of the quantile Q(31/64).
 
-    Near 0 the last cubic is a difference of nearly equal numbers, where another order of rounding changes the last
-    digit of its largest term, Q(31/64). Both orders keep the guarantee, which concerns the probability.
+    In the last cell, between Q(31/64) and 0, the cubic is a difference of nearly equal numbers. Another order of
+    operations changes the last digit of its largest term, Q(31/64). Both orders keep the guarantee, which concerns the
+    probability.
     """
     job = cuda_launch.KernelSpec("threefry2x32", "table", "float32", (COUNT,))
     for kappa in KAPPAS:
@@ -123,8 +124,8 @@ def test_angles_by_the_table():
 def test_angles_by_the_direct_route(error):
     """The direct route keeps the sampler's accuracy for every error that the hardware's functions may have.
 
-    The bounds are 2e-6 of the tail probability, or 4 ulp of the angle. Angles of two compilers may differ by more: on
-    the plain path alone, XLA is up to 12 ulp from the exact angle where the bound on the tail is the wider one.
+    The bounds are 2e-6 of the tail probability, or 4 ulp of the angle. The angles are not compared with the plain
+    path's, which are up to 12 ulp from the exact angles where the bound on the tail is the wider one.
     """
     job = cuda_launch.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
     program = jax.jit(lambda key: counter.block_words(job.cipher, key, counter.indices((COUNT,), (0, 0)), 1)[0])
@@ -138,11 +139,11 @@ def test_angles_by_the_direct_route(error):
         tail = reference.sf(size, k)
         per_ulp = reference.pdf(size, k) * np.spacing(np.abs(x))
         off = np.abs(tail - t) / np.maximum(2e-6 * t, 4 * per_ulp)
-        assert off.max() <= 1, f"kappa={kappa}: {off.max():.2f} of what is allowed"
+        assert off.max() <= 1, f"kappa={kappa}: {off.max():.2f} times the allowed error"
 
 
 def test_arrays_of_parameters():
-    """Angles agree with the plain path for arrays of parameters, invalid ones included, from inside a block on."""
+    """Angles agree with the plain path's for arrays of parameters, invalid ones included, from either of two starts."""
     job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1027,))
     kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
     loc = np.linspace(-400, 400, 1027).astype(np.float32)
@@ -155,13 +156,13 @@ def test_arrays_of_parameters():
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         assert np.flatnonzero(np.isnan(a)).tolist() == [5, 7, 600, 601, 602]
         good = ~np.isnan(a)
-        # The rounding of the direction, and the error bounds of both paths.
+        # The rounding of `loc`, and the error bounds of both paths.
         assert (around(a, b)[good] <= 5e-7 + 4e-6 / np.sqrt(np.maximum(kappa[good], 1))).all()
         assert (np.abs(a[good]) < np.pi).all()
 
 
 def launches(monkeypatch):
-    """Record the names of the kernels that programs launch, when they are traced."""
+    """Return a list to which each program adds the names of its kernels when it is traced."""
     names = []
 
     def launch(name, *arguments):
@@ -213,7 +214,7 @@ def test_parts_equal_the_complete_draw(on_host, key):  # noqa: F811
 
 @pytest.mark.parametrize("method", [pytest.param("table", marks=pytest.mark.slow), "direct"])
 def test_vmap(on_host, key, method):  # noqa: F811
-    """Mapping over any argument, even twice, launches one kernel, whose rows equal single draws."""
+    """Mapping over any argument, even twice, launches one kernel, and its rows equal single draws."""
     names = launches(on_host)
     keys, locs = jax.random.split(key, 3), jnp.array([-3.0, 3.0])
     kappas = jnp.array([[0.5, 8.0], [1.0, 2.0], [4.0, 4.0]])
@@ -245,7 +246,7 @@ def test_arrays_under_vmap(on_host, key):  # noqa: F811
 
 
 def gradient(key, method):
-    """Return a new function of the concentration, with no program compiled yet, and its derivative."""
+    """Return a new, uncompiled function of the concentration, and a function that adds its derivative."""
 
     def total(kappa):
         return (jax_von_mises.sample_von_mises(key, 0.3, kappa, (64,), method=method) ** 2).sum()
@@ -268,7 +269,7 @@ def test_derivatives(on_host, key):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_further_derivatives(on_host, key, method):  # noqa: F811
-    """Derivatives in the direction, in forward mode and of second order agree with the plain path's."""
+    """Derivatives in `loc`, in forward mode and of second order agree with the plain path's."""
 
     def total(loc, kappa):
         return (jax_von_mises.sample_von_mises(key, loc, kappa, (64,), method=method) ** 2).sum()
@@ -283,7 +284,7 @@ def test_further_derivatives(on_host, key, method):  # noqa: F811
 
 
 def test_several_devices(on_host, key):  # noqa: F811
-    """In shard_map and pmap, each device draws its part by the kernel if that is turned on, else by the plain path."""
+    """In shard_map and pmap, each device draws its part by the kernel if kernels are on, else by the plain path."""
     on_host.setattr(jax, "device_count", lambda *_: 8)
     names = launches(on_host)
     jax.eval_shape(lambda key: jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 49)), key)
@@ -311,12 +312,12 @@ def test_several_devices(on_host, key):  # noqa: F811
 
 
 def lowered(function, *arguments):
-    """Return the program for CUDA, on a machine without a GPU."""
+    """Return the text of a program for CUDA, which can be lowered without a GPU."""
     return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def one_draw(route):
-    """Draw with the key's words and a concentration."""
+    """Return a function that draws with the key's words and a concentration."""
     spec = cuda_launch.KernelSpec("threefry2x32", route, "float32", (1000,))
     return lambda key, kappa: cuda_launch.draw_by_kernel(spec, key, None, jnp.float32(0), kappa)
 
@@ -343,7 +344,7 @@ def test_the_program_for_a_gpu():
     ],
 )
 def test_each_map_is_one_launch(route, keys, kappas, in_axes, kernel):
-    """A map is one launch unless rows would need copies of a table, or their number is 0 or exceeds 32 bits."""
+    """A map launches one kernel unless rows would need copies of a table, or their number is 0 or exceeds 32 bits."""
     draw = one_draw(route)
     for each in in_axes:
         draw = jax.vmap(draw, each)
@@ -362,7 +363,7 @@ def test_a_program_for_several_devices():
 
 
 def test_without_compilation_the_plain_path_draws(monkeypatch):
-    """Outside of jit the plain path draws, since the operands need not be on the default device."""
+    """Outside jit the plain path draws, since the operands need not be on the default device."""
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(cuda_launch, "launch", lambda *_: pytest.fail("launched"))
     spec = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (8,))
@@ -373,8 +374,8 @@ def test_without_compilation_the_plain_path_draws(monkeypatch):
 
 @pytest.mark.parametrize("platforms", [pytest.param(("cuda",), marks=pytest.mark.slow), ("cpu", "cuda")])
 def test_exported_programs(monkeypatch, key, platforms):
-    """An exported program contains the plain path, even if other programs of its function launch a kernel."""
-    pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
+    """An exported program contains the plain path, even if other programs of the same function launch a kernel."""
+    pytest.importorskip("flatbuffers", reason="jax.export needs it to serialize programs")
     monkeypatch.setattr(cuda_launch, "devices", lambda: ("a card",))
     monkeypatch.setattr(cuda, "whole_on_one_device", lambda *_: True)
     monkeypatch.setattr(cuda, "tried", lambda: True)
@@ -420,7 +421,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
         caplog.clear()
         with caplog.at_level("DEBUG", logger="jax_von_mises"):
             for _ in range(2):
-                # Draw in a trace, where the test must not become part of the program.
+                # Draw in a trace, where the self-test must not become part of the program.
                 angles = jax.jit(lambda key: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (99,)))(key)
         np.testing.assert_array_equal(angles, expected)
         assert sum("CUDA kernel" in record.message for record in caplog.records) == 1
@@ -443,7 +444,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     ],
 )
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
-    """An error of 1 %, within the last digit of bfloat16 at many angles, must not pass for float32."""
+    """An error of 1 %, which is within the last digit of bfloat16 at many angles, fails the self-test."""
     host_kernels.forget()
 
     def off(name, grid, block, out, *operands):
@@ -473,7 +474,7 @@ def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  #
 
 
 def test_roundings_are_recognised():
-    """Correctly rounded angles are accepted, also next to the cut, where the other side of the circle is as near."""
+    """Correctly rounded angles are accepted, also next to the cut, where they may be on either side of it."""
     expected = np.array([0.0, 1.0, 3.14159, -3.1415925])
     for dtype in (np.float32, jnp.bfloat16, np.float16):
         right = expected.astype(dtype)
@@ -489,7 +490,7 @@ def test_roundings_are_recognised():
 
 
 def test_blocks_of_a_launch(monkeypatch):
-    """A launch has enough blocks to keep a GPU busy, but few more, since each block first fills a table of 8 KiB."""
+    """A launch has enough blocks to keep a GPU busy, but few more, since a block may first copy a table of 8 KiB."""
     limit = cuda_launch.BLOCKS * cuda_launch.MULTIPROCESSORS
     monkeypatch.setattr(cuda_launch, "devices", lambda: ())
     for count in (1, 41, 4099, 2**20, 2**26):
@@ -501,11 +502,10 @@ def test_blocks_of_a_launch(monkeypatch):
                 needed = -(-groups // wide), -(-rows // high)
                 assert along <= needed[0]
                 assert over <= min(needed[1], 65535)
-                # Enough blocks to keep the GPU busy.
                 assert along * over >= min(needed[0] * needed[1], limit) * (2 / 3)
                 if not (table and of_rows):
                     assert along * over < 2 * limit or over > limit
-                # Few blocks share the table of each row; with one table, enough blocks for a busy GPU suffice.
+                # If each row has a table, few blocks copy the same one. One common table must not add blocks.
                 if table and of_rows:
                     assert along < limit / min(rows, limit) + 1
                 elif table:
@@ -530,7 +530,7 @@ def test_the_switch(on_host, key, value, alone, together):  # noqa: F811
 
 
 def test_kernels_are_off_on_untried_cards(on_host, key):  # noqa: F811
-    """Kernels are off on untried cards until turned on, since a process could not survive a kernel that faults."""
+    """Kernels are off on untried cards until the variable turns them on, since a fault would end the process."""
     on_host.setattr(cuda, "tried", lambda: False)
     on_host.setattr(cuda_verdict, "find", lambda: {"cpu": None})
     on_host.setattr(cuda_self_test, "_tested", lambda spec: pytest.fail("tested"))
@@ -544,7 +544,7 @@ def test_kernels_are_off_on_untried_cards(on_host, key):  # noqa: F811
 
 @pytest.mark.parametrize(("capabilities", "used"), [(("8.0", "10.0"), True), (("9.0", "7.5"), False)])
 def test_unsupported_cards(monkeypatch, capabilities, used):
-    """One unsupported card turns the kernels off, since a program may be for all cards."""
+    """One unsupported card turns the kernels off, since a program may run on any card."""
     cards = [types.SimpleNamespace(device_kind=each, compute_capability=each) for each in capabilities]
     monkeypatch.setattr(jax, "local_devices", lambda backend: cards)
     assert cuda_launch.devices.__wrapped__() == (tuple(cards) if used else ())

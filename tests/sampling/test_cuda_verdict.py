@@ -1,7 +1,7 @@
-"""The kernels are used by default after they have passed their trial, and never for a file.
+"""The CUDA kernels are used by default once they have passed their trial, and never for a file.
 
-The trial's checks run on kernels that the CPU executes. A stand-in in C replaces the driver, and stand-in programs
-replace the process of the trial; they end as processes on a GPU do after an error.
+The trial's checks run on kernels that the CPU executes. A stand-in in C replaces the driver. Stand-in programs replace
+the process of the trial; they end as that process would after an error on a GPU.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failed", ["", "other words"])
 def test_a_verdict_is_kept(home, failed):
-    """A verdict holds for its own setup only, and is kept in a private file."""
+    """A verdict applies only to its own setup, and is kept in a private file."""
     path = cuda_verdict.keep(ABOUT, failed)
     assert cuda_verdict.read(ABOUT) == failed
     assert path.stat().st_mode & 0o777 == 0o600
@@ -60,7 +60,7 @@ def test_a_verdict_is_kept(home, failed):
 
 
 def test_the_setup_of_a_verdict(home, monkeypatch):
-    """The setup of a verdict has everything that may affect a kernel's result."""
+    """The setup of a verdict includes everything that may affect a kernel's result."""
     identities = [cuda_verdict.identity(jax.devices()[0])]
     monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
     identities.append(cuda_verdict.identity(jax.devices()[0]))
@@ -90,7 +90,7 @@ def changed(**fields):
 
 def foreign(path):
     if os.getuid() != 0:
-        pytest.skip("only root can give a file to someone else")
+        pytest.skip("only root can give a file to another user")
     os.chown(path, 54321, -1)
 
 
@@ -136,7 +136,7 @@ def test_damaged_and_foreign_files_are_no_verdict(home, damage):
 
 
 def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
-    """The error gives the reason; it is also raised if the verdict could not be read again."""
+    """The error gives the reason. It is also raised if the verdict could be written but would not be read."""
     with pytest.raises(cuda_verdict.NotKept, match="does not report its version"):
         cuda_verdict.keep(ABOUT | {"driver": None}, "")
     home.chmod(0o777)
@@ -158,7 +158,7 @@ def test_a_verdict_that_cannot_be_kept(home, monkeypatch):
 
 @pytest.fixture
 def one_card(home, monkeypatch):
-    """A process whose CPU device stands in for a CUDA device; only verdicts decide whether it uses kernels."""
+    """Let the CPU device stand in for a CUDA device; return the names of kernels that are self-tested."""
     monkeypatch.setattr(cuda_launch, "PLATFORM", "cpu")
     monkeypatch.setattr(jax, "device_count", lambda *_: 1)
     monkeypatch.setattr(environment, "nvidia_driver", lambda: "580.65.06")
@@ -179,7 +179,7 @@ def used(key):
 
 
 def keep(failed):
-    """Keep a verdict on this device, as another process would."""
+    """Keep a verdict for this device, as another process would."""
     assert cuda_verdict.keep(cuda_verdict.identity(cuda_launch.devices()[0]), failed)
 
 
@@ -196,7 +196,7 @@ def keep(failed):
     ],
 )
 def test_verdict_selects_the_path(one_card, monkeypatch, verdict, variable, drawn, self_test, detail):
-    """A passed trial selects the kernel, and the variable overrides it. A kernel that passed is not tested again."""
+    """A passed trial selects the kernel without a self-test, and the variable overrides the trial."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -213,7 +213,7 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
 
 
 def test_a_process_keeps_its_verdict(one_card):
-    """A verdict that another process reaches after the first draw changes no angles here."""
+    """A verdict that another process keeps after the first draw changes no angles in this one."""
     assert not used(jax.random.key(0))
     keep("")
     assert not used(jax.random.key(0))
@@ -238,7 +238,7 @@ def test_a_process_keeps_its_verdict(one_card):
 def test_one_line_gives_the_reason_for_the_plain_path(
     one_card, monkeypatch, caplog, verdict, variable, devices, detail
 ):
-    """If the verdict decides, the log has one warning, which names the remedy."""
+    """If a missing or failed verdict rules out the kernels, the log has one warning, which names the remedy."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -264,7 +264,7 @@ def test_an_unreadable_verdict_is_none(one_card, monkeypatch):
 
 
 def on_this_host(name, grid, block, out, *operands, at_end):
-    """Replace `Driver.launch` by the host's build, with few threads."""
+    """Launch a kernel on the CPU with few threads, in place of `Driver.launch`."""
     few = (min(3, grid[0]), min(2, grid[1])), (1, min(2, block[1]))
     return host_kernels.launch(name, *few, out, *operands)
 
@@ -292,7 +292,7 @@ def test_all_correct_kernels_pass():
 
 
 def last_place(x, name, sizes, at_end):
-    """Change one angle by its last digit."""
+    """Flip the last bit of one angle."""
     view = x.view(np.uint16 if x.dtype.itemsize == 2 else np.uint32)
     if sizes[0] == 3:
         view[0, 1] ^= 1
@@ -339,7 +339,7 @@ def test_wrong_kernels_fail(small, damage, detail):
 
 
 def test_one_block_draws_all_rows(small):
-    """The trial also launches a single block, which processes several rows, as a card's grid seldom does."""
+    """The trial also launches a single block, since a block of a card's usual grid seldom processes several rows."""
 
     def launch(name, grid, block, out, *operands, at_end):
         x = on_this_host(name, grid, block, out, *operands, at_end=at_end).copy()
@@ -352,7 +352,7 @@ def test_one_block_draws_all_rows(small):
 
 
 def test_rows_of_maps_are_tried(on_host):  # noqa: F811
-    """The trial finds rows of `jax.vmap` in the wrong order, since each has its own key and concentrations."""
+    """The trial finds rows of `jax.vmap` in the wrong order, since each row has its own key and concentrations."""
     device = jax.devices()[0]
     assert cuda_trial.fault_of_maps(device) is None
     on_host.setattr(cuda_launch, "launch", lambda *arguments: host_kernels.callback(*arguments)[::-1])
@@ -394,8 +394,8 @@ def test_long_draws_are_tried(on_host):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """Return the compiled stand-in."""
-    compiler = shutil.which("cc") or pytest.skip("no compiler for the stand-in of the driver")
+    """Return the path of the compiled stand-in for the driver."""
+    compiler = shutil.which("cc") or pytest.skip("no C compiler to build the stand-in for the driver")
     path = tmp_path_factory.mktemp("driver") / "libcuda.so"
     source = children.ROOT / "tests" / "fake_cuda.c"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source], check=True)
@@ -404,7 +404,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def driver(library, monkeypatch):
-    """Replace the driver by the stand-in; none of its functions fails."""
+    """Replace the driver with the stand-in; none of its functions fails."""
     monkeypatch.setattr(cuda_driver, "LIBRARY", library)
     stand_in = ctypes.CDLL(library)
     stand_in.fail(b"", 0)
@@ -535,7 +535,7 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     cuda_verdict.keep(ABOUT, "before")
     trials = kernel_trial.run(1 if "sleep" in program else 60)
-    assert cuda_verdict.read(ABOUT) == "before", "nothing is kept before devices have drawn"
+    assert cuda_verdict.read(ABOUT) == "before", "only `kernel_trial.keep` keeps a verdict"
     (trial,) = kernel_trial.keep(trials)
     assert trial.failed == failed
     assert trial.detail.startswith(detail)
@@ -556,7 +556,7 @@ def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
     ],
 )
 def test_memory_tool(home, monkeypatch, script, failed, detail):
-    """A finding of compute-sanitizer counts, but not its failure to run."""
+    """A finding of compute-sanitizer is a failure of the kernels, but a failure of the tool itself is not."""
     tool = home / "compute-sanitizer"
     check = '[ "$1 $2 $5 $6" = "--tool memcheck --error-exitcode 9" ] || exit 1; shift 6'
     tool.write_text(f"#!/bin/sh\n{check}\n{script}\n")
@@ -570,7 +570,7 @@ def test_memory_tool(home, monkeypatch, script, failed, detail):
 
 @pytest.mark.parametrize("how", ["variable", "folder"])
 def test_a_gpu_shared_by_mps(home, monkeypatch, how):
-    """Kernels are not tried on a GPU shared by MPS, where a fault would end the other programs."""
+    """Kernels are not tried on a GPU shared through MPS, where a fault would end other programs."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", BEGIN + FAIL))
     if how == "variable":
         monkeypatch.setenv(kernel_trial.MPS_VARIABLE, "/pipes")

@@ -1,4 +1,4 @@
-"""Goodness-of-fit tests of two million angles each, at one false-alarm rate (`goodness_of_fit.FALSE_ALARM`)."""
+"""Goodness-of-fit tests of two million angles each, with a common false-alarm rate (`goodness_of_fit.FALSE_ALARM`)."""
 
 import functools
 import itertools
@@ -14,7 +14,8 @@ from jax_von_mises.sampling import counter
 from tests import goodness_of_fit, reference
 
 DRAWS = 2**21
-# Locations are exact in few bits, and small for narrow distributions: a float32 next to 1 has a spacing of 6e-8.
+# Locations are exact in float32. For narrow distributions they are small, since float32 numbers next to 1 are 6e-8
+# apart.
 PAIRS = [
     (0.0, 0.0), (2.0, 0.0), (0.0, 1e-3), (-3.0, 0.01), (0.0, 0.05), (1.0, 0.1), (0.0, 0.3), (-2.5, 0.5), (0.0, 0.8),
     (3.0, 1.0), (0.0, 1.5), (0.5, 2.0), (0.0, 3.0), (-1.0, 4.0), (0.0, 4.99), (0.25, 5.01), (0.0, 8.0), (1.5, 12.0),
@@ -29,7 +30,7 @@ def exact_tail(k):
 
 
 def centred(x, loc):
-    """Return angles minus `loc`, on the circle, in float64."""
+    """Return angles minus `loc`, wrapped to [-pi, pi), in float64."""
     return np.remainder(np.asarray(x, np.float64) - loc + np.pi, 2 * np.pi) - np.pi
 
 
@@ -39,7 +40,7 @@ def assert_distribution(x, k, where):
 
 
 def assert_independent(streams):
-    """Assert that neighbours in a stream are independent, and any two streams, aligned or shifted by one."""
+    """Assert that neighbours in each stream are independent, and so are any two streams, aligned or shifted by one."""
     p_values = {}
     for i, u in enumerate(streams):
         for lag in LAGS:
@@ -61,7 +62,7 @@ def test_one_concentration(key, loc, k):
 
 @pytest.mark.slow
 def test_lanes_of_a_mixed_batch(key):
-    """Each lane has its own distribution, and angles of two lanes or of neighbours in a lane are independent."""
+    """Each lane has the distribution of its parameters. Lanes are independent, and so are neighbours in a lane."""
     locs, ks = np.float32(PAIRS[1::2]).T
     x = np.asarray(sample_von_mises(key, locs, ks, (2**18, len(ks))))
     lanes = []
@@ -77,9 +78,9 @@ def test_lanes_of_a_mixed_batch(key):
     [name if name == "philox4x32" else pytest.param(name, marks=pytest.mark.slow) for name in counter.GENERATORS],
 )
 def test_key_implementations(implementation):
-    """The streams of split and folded keys have the distribution and are independent, for every implementation."""
+    """Streams of split and folded keys have the right distribution and are independent, for every implementation."""
     key = random.key(1, impl=implementation)
-    # From two parents, since `fold_in` with a number returns the child that `split` has at that number.
+    # Use two parents, since `fold_in` with a number returns the child that `split` returns at that index.
     first, second = random.split(key)
     streams = []
     for child in [*random.split(first, 3), random.fold_in(second, 1), random.fold_in(second, 2)]:
@@ -101,18 +102,18 @@ def test_float64(key, k, method):
 
 @pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
 def test_narrow_dtypes(key, dtype, step):
-    """Narrow dtypes have few values, which the other tests would reject, so chi-square uses these values as bins.
+    """Counts of the values of a narrow dtype pass a chi-square test; the other tests would reject so few values.
 
-    The bin of a value has all angles that round to it, from the midpoints to its neighbours.
+    The bin of a value holds all angles that round to it, between the midpoints to its neighbours.
     """
     k = 2.0
     x = np.asarray(sample_von_mises(key, 0.0, k, (DRAWS,), dtype)).astype(np.float64)
-    # Between 1/4 and 1, steps are a quarter and a half of the one above 1; the rest is merged into the ends.
+    # Between 1 and 2 the spacing is `step`. It halves at 1 and again at 1/2, and doubles at 2. Two bins hold the rest.
     values = np.unique(np.abs(x[(np.abs(x) >= 0.5) & (np.abs(x) < 3)]))
     assert np.isin(values * (2 / step), np.arange(2 * 3 / step)).all()
     edges = np.r_[values[0], (values[1:] + values[:-1]) / 2, values[-1]]
-    edges[0] -= step / 8  # half a step below 1/2
-    edges[-1] += step  # half a step above 2
+    edges[0] -= step / 8  # half the spacing below 1/2
+    edges[-1] += step  # half the spacing above 2
     tails = reference.sf(np.r_[0.0, edges, np.pi], k)
     cells = np.digitize(np.abs(x), edges)
     counts = np.bincount(cells, minlength=len(edges) + 1)
@@ -130,7 +131,7 @@ def rejected(x, k, by):
 
 @functools.cache
 def sound(k):
-    """Return angles that pass all tests, to be damaged."""
+    """Return angles to be damaged, after asserting that they pass all tests."""
     x = np.asarray(sample_von_mises(random.key(5), 0.0, k, (DRAWS,)), np.float64)
     assert_distribution(x, k, f"k={k}")
     return x
@@ -143,7 +144,7 @@ def test_rejects_quantised_angles():
 
 
 def test_rejects_a_missing_tail():
-    """A tail that ends at probability 2^-15, as with 15-bit uniform numbers, is rejected; it should have 128 angles."""
+    """Tails that end at probability 2^-15, as with 15-bit uniform numbers, are rejected: 128 angles are missing."""
     x = sound(2.0)
     tail = exact_tail(2.0)(x)
     rejected(np.where(tail > 2.0**-15, x, 0.1), 2.0, by="halving bins")
@@ -188,7 +189,7 @@ def test_detects_dependence(damage):
     assert goodness_of_fit.independent(u[1:], u[:-1]) <= goodness_of_fit.P_VALUE
 
 
-# The components of the tests.
+# The components of the tests above.
 
 
 @pytest.mark.parametrize("k", [0.0, 0.3, 17.0, 1e6])
@@ -214,7 +215,7 @@ def test_mean_cosine(k):
 
 
 def test_p_values_are_uniform():
-    """For uniform numbers, every test has p-values below 5 % at about that rate, in 400 repetitions."""
+    """For uniform numbers, about 5 % of each test's p-values are below 5 %, in 400 repetitions."""
     rng = np.random.default_rng(2)
     exact, repetitions = exact_tail(2.0), 400
     p_values = []

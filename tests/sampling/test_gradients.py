@@ -45,7 +45,7 @@ def slope_of_words(words, k, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_slope_is_the_difference_of_quantiles(k, method):
-    """Slopes agree with central differences of the reference quantile at the words' own tail probabilities."""
+    """Slopes agree with central differences of the reference quantile at the tail probabilities of the words."""
     m = np.random.default_rng(1).integers(0, 2**31, 300, dtype=np.uint32)
     m[::3] >>= 12
     k = float(np.float32(k))

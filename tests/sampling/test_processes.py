@@ -1,4 +1,4 @@
-"""Draws in several processes joined by `jax.distributed`: the shards of one array, without communication."""
+"""Processes joined by `jax.distributed` draw the shards of one array without communication."""
 
 import json
 import os

@@ -38,7 +38,7 @@ def test_shape_does_not_matter(implementation, method):
     key = random.key(1, impl=implementation)
     draw = functools.partial(sample_von_mises, key, 0.3, 2.5, method=method)
     flat = draw(shape=(2310,))
-    # Each shape is a program to compile, so other keys than the default use only the most critical ones.
+    # Each shape compiles a program, so keys other than the default use only the most critical shape.
     default = implementation == "threefry2x32"
     for shape in ((2310, 1), (7, 11, 5, 6)) if default else ((7, 11, 5, 6),):
         assert equal(draw(shape=shape).reshape(-1), flat)
@@ -51,7 +51,7 @@ def test_shape_does_not_matter(implementation, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_block_is_a_slice(method, dtype):
     full = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
-    # Each size is a program to compile; short floats are rounded at its end.
+    # Each size compiles a program; short floats, which differ only in a final rounding, use one size.
     for start, size in ((333, 10), (999, 1)) if dtype == "float32" else ((333, 10),):
         block = sample_block(KEY, 0.3, 2.5, start, (size,), dtype, method=method)
         assert equal(block, full[start : start + size])
@@ -75,7 +75,7 @@ def test_traced_start():
     traced = jax.jit(draw)
     assert equal(traced(np.uint32(2**32 - 1)), draw(2**32 - 1))
     assert equal(traced((np.uint32(2**31), np.uint32(2**32 - 1))), draw(2**63 + 2**32 - 1))
-    # Only a traced start can pass the end of the stream, where the stream repeats.
+    # Only draws from a traced start can pass the end of the stream, where the stream repeats.
     last = sample_block(KEY, 0.3, 2.5, 2**64 - 1, (1,))
     assert equal(traced(-1), jnp.concatenate([last, draw(0)[:99]]))
     assert equal(draw((7, 500)), draw(7 * 2**32 + 500))
@@ -142,7 +142,7 @@ def test_inside_jit(method):
 def test_constants_of_a_program(method):
     """Constant arguments give the same angles as traced ones.
 
-    Without precautions, the compiler computes with constants at compile time, and rounds differently.
+    Without precautions, the compiler would compute with constants at compile time and round differently.
     """
     draw = functools.partial(sample_von_mises, method=method)
     cases = [(0.3, k, (3000,)) for k in (0.0, 0.169663861, 0.5, 1.79095924, 14.2028522, 17.0, 40.5, 24506.9375)]
@@ -151,7 +151,7 @@ def test_constants_of_a_program(method):
     # `loc` is reduced at any concentration; the point mass shows the last digit of the remainder.
     cases += [(loc, np.inf, (100,)) for loc in (-2.0, 9.0, 12345.678, -777777.7, 8388609.0, 16000001.0)]
     cases += [(loc, 3.0, (100,)) for loc in (-2.0, 16000001.0)]
-    # All cases share a program, which compiles faster than one program each.
+    # One program for all cases compiles faster than one for each.
     constant = jax.jit(lambda key: [draw(key, *case) for case in cases])(KEY)
     for case, inside in zip(cases, constant, strict=True):
         assert equal(inside, draw(KEY, *case)), case
@@ -257,7 +257,7 @@ def test_dtype(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f2", "i8"))])
 def test_byte_order_does_not_matter(dtype):
-    """Arrays of the other byte order, as in files from other machines, give the same results."""
+    """Arrays in the other byte order, as in files from other machines, give the same results."""
     ours = np.array([1, 2, 5], f"={dtype}")
     theirs = ours.astype(ours.dtype.newbyteorder(">" if ours.dtype.newbyteorder("<").isnative else "<"))
     assert not theirs.dtype.isnative
@@ -332,7 +332,7 @@ def test_range(dtype, loc):
 
 
 def test_whole_turns_do_not_matter():
-    """`loc` is reduced without the error of a rounded 2 pi, as far as its own spacing allows."""
+    """`loc` is reduced without the error of a rounded 2 pi, up to the rounding of `loc` itself."""
     turns = np.array([1, -1, 5, 1000, -123456])
     loc = np.float32(0.5 + 2 * np.pi * turns)
     expected = np.remainder(loc.astype(np.float64) + np.pi, 2 * np.pi) - np.pi
@@ -341,14 +341,14 @@ def test_whole_turns_do_not_matter():
 
 
 def test_angles_that_need_no_wrap_keep_their_digits():
-    """At large concentration angles near 0 keep full relative precision; only sums outside the range are wrapped."""
+    """At large concentrations, angles near 0 keep full relative accuracy, since only sums beyond pi are wrapped."""
     x = np.asarray(sample_von_mises(KEY, 0.0, 1e12, (100000,)))
     assert len(np.unique(np.abs(x))) > 97000
 
 
 @functools.cache
 def ten_inside_jit(method):
-    """Draw ten angles in one program for all parameters."""
+    """Return a program that draws ten angles for any parameters."""
     return jax.jit(functools.partial(sample_von_mises, shape=(10,), method=method))
 
 

@@ -1,4 +1,4 @@
-"""One stream on several devices: the angles of one device, bit for bit, without communication."""
+"""Several devices draw the angles of one device, bit for bit and without communication."""
 
 import functools
 import logging
@@ -54,7 +54,7 @@ def collectives(program):
 
 
 def compiled(function, *arguments):
-    """Return the optimised program of a function of complete arrays, as text."""
+    """Return the text of the optimised program of a function of complete arrays."""
     return jax.jit(function).lower(*arguments).compile().as_text()
 
 
@@ -69,14 +69,14 @@ EXCHANGES = [
 
 @pytest.mark.parametrize(("exchange", "name"), EXCHANGES, ids=[name for _, name in EXCHANGES])
 def test_collectives_are_detected(exchange, name):
-    """`collectives` recognises an exchange between devices, as a control of the tests below."""
+    """`collectives` recognises an exchange between devices; this is a control for the tests below."""
     mesh = mesh_of((8,), AxisType.Auto)
     mapped = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     assert name in collectives(compiled(mapped, jnp.arange(64.0)))
 
 
 def test_sums_over_a_sharded_result_are_detected():
-    """A sum over a sharded draw communicates, as a control with the sampler in the program."""
+    """A sum over a sharded draw communicates; this is a control with the sampler in the program."""
     sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
     assert collectives(compiled(lambda key: jnp.sum(sample_von_mises(key, 0.3, 2.5, 800, out_sharding=sharding)), KEY))
 
@@ -120,7 +120,7 @@ def test_pmap_auto_decides_by_the_complete_shape():
 
 @pytest.mark.slow
 def test_pmap_parameters():
-    """Parameters with the device axis are partitioned; without it, or with length 1, every device has a copy."""
+    """Parameters with the device axis are partitioned; those without it, or of length 1 along it, are copied."""
     every = np.geomspace(0.1, 100, 5, dtype=np.float32)
     each = np.geomspace(0.01, 1000, 8, dtype=np.float32)[:, None]
     loc = jnp.linspace(-3, 3, 8)[:, None]
@@ -135,7 +135,7 @@ def test_pmap_parameters():
     ids=["typed", "legacy"],
 )
 def test_pmap_keys_of_the_devices(make, method, size):
-    """Each device has a separate stream: row d equals a single-device draw with key d and its parameters."""
+    """With a key for each device, row d equals a single-device draw with key d and the parameters of row d."""
     keys = random.split(make(7), 8)
     loc, concentration = jnp.linspace(-3, 3, 8), jnp.geomspace(0.1, 100, 8)
     x = sample_pmap(keys, loc[:, None], concentration[:, None], (8, size), method=method)
@@ -149,7 +149,7 @@ def test_pmap_keys_of_the_devices(make, method, size):
 
 @pytest.mark.slow
 def test_pmap_keys_of_some_devices():
-    """A key array also works on some devices, or one, and with concentrations shared by all devices."""
+    """An array of keys also works on some of the devices, or one, and with concentrations that all devices share."""
     for count in (1, 3):
         keys, devices = random.split(KEY, count), jax.devices()[:count]
         x = sample_pmap(keys, 0.3, jnp.geomspace(1, 9, 5), (count, 5), "bfloat16", devices=devices)
@@ -170,7 +170,7 @@ def test_pmap_parameters_of_the_devices():
 
 @pytest.mark.slow
 def test_pmap_devices():
-    """Devices are used in the given order, even a single one, and a committed key is moved."""
+    """Devices are used in the given order, a single one is allowed, and a committed key is moved to them."""
     some = jax.devices()[:2:-2]
     x = sample_pmap(KEY, 0.3, 2.5, (3, 50), devices=some)
     assert equal(x, draw((3, 50)))
@@ -209,7 +209,7 @@ def test_pmap_compiles_once(caplog):
 
 @pytest.mark.slow
 def test_pmap_transformations():
-    """In a program, under vmap and differentiated, results equal those of one device."""
+    """Results and derivatives equal those of one device, also in a program and under vmap."""
     pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
     alone = functools.partial(sample_von_mises, shape=(2, 50), method="direct")
     assert equal(jax.jit(pmapped)(KEY, 0.3, 2.5), alone(KEY, 0.3, 2.5))
@@ -237,7 +237,7 @@ def test_pmap_of_the_user():
 
 # --------------------------------------------------------------------------------------------- shardings
 
-# Each case compiles two programs, which is fast for two devices.
+# Each case compiles two programs, which is faster for two devices than for eight.
 SHARDINGS = [
     (AxisType.Auto, (2,), P(None, "x"), "table"),
     (AxisType.Explicit, (2, 1), P("x", "y"), "direct"),
@@ -380,7 +380,7 @@ def shard_map(mesh, out_specs, **options):
     ids=str,
 )
 def test_shard(axis_type, sizes, axes, method):
-    """Device j of the axes, in row-major order, has part j; the mesh need not be in scope."""
+    """Device j in row-major order of the axes draws part j; the mesh need not be in scope."""
     mesh = mesh_of(sizes, axis_type)
     name = axes if len(axes) == 2 else axes[0]
 
@@ -418,7 +418,7 @@ def test_shard_in_pmap_and_vmap():
 
 @pytest.mark.parametrize("implementation", OTHER_KEYS)
 def test_shard_parameters_and_keys(axis_type, implementation):
-    """Parts with separate concentrations and one location equal the draw of one device, for every type of key."""
+    """Parts with separate concentrations and one location equal the draw of one device, for other types of keys."""
     key = random.key(5, impl=implementation)
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of((8,), axis_type)
@@ -564,7 +564,7 @@ def test_shard_outside():
         sample_shard(KEY, 0.0, 1.0, (2,), "x")
 
 
-# ------------------------------------------------------------------------------------------------ pages
+# ------------------------------------------------------------------------------------------------ examples
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -575,7 +575,7 @@ def test_pipeline(capsys, devices):
     assert ("results: the same, bit for bit" in printed) == (devices == 2)
     assert ("Only one device is used" in printed) == (devices == 1)
     mean, expected = map(float, re.search(r"distance: (\S+), expected (\S+)", printed).groups())
-    # The squared distance is about exponential, so this is six standard errors.
+    # The squared distance is approximately exponential, so this is six standard errors.
     assert abs(mean / expected - 1) < 6 / np.sqrt(4 * 64)
 
 

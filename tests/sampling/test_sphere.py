@@ -188,7 +188,7 @@ def test_two_dimensions_are_the_circle():
 
 @pytest.mark.parametrize("d", MANY)
 def test_goodness_of_fit(d):
-    """The cosine has its distribution, the orthogonal direction is uniform, and the two are independent."""
+    """The cosine has the right distribution, the orthogonal direction is uniform, and the two are independent."""
     mu, size = direction(d).astype(float), 2**15
     draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, direction(d), k, (size,), method="direct"))
     for k in (0.0, 3.0, 200.0):
@@ -214,7 +214,7 @@ def test_goodness_of_fit(d):
 @slow
 @pytest.mark.parametrize("d", [3, 5])
 def test_rotation_equivariance(d):
-    """The second moments rotate with the mean direction, also along the first axis."""
+    """The second moments rotate with the mean direction, which may also point along the first axis."""
     for mu in (direction(d), np.eye(d, dtype=np.float32)[0], -np.eye(d, dtype=np.float32)[0]):
         x = np.asarray(sample_von_mises_fisher(KEY, mu, 4.0, (2**15,), method="direct"), float)
         second = x.T @ x / len(x)
@@ -224,7 +224,7 @@ def test_rotation_equivariance(d):
 
 
 def test_high_concentrations_keep_their_digits():
-    """Concentrated directions have distinct polar angles of scale 1 / sqrt(k); infinite k gives the point mass."""
+    """Concentrated directions have distinct polar angles of scale 1 / sqrt(k); infinite k gives a point mass."""
     draw = jax.jit(lambda k: sample_von_mises_fisher(KEY, jnp.eye(3)[2], k, (100_000,)))
     for k in (1e5, 1e7, 1e18, 1e25):
         x = np.asarray(draw(jnp.float32(k)), float)

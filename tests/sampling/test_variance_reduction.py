@@ -1,4 +1,4 @@
-"""Dependent and truncated angles: their distributions, and their smaller variance than independent angles."""
+"""Antithetic, stratified and truncated angles: their distributions, and the variances of means over them."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from jax_von_mises.sampling import truncated, variance_reduction
 from tests import arcs, goodness_of_fit, reference
 
 CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
-# Bound for `sample_truncated`: relative error of the smaller fraction of the arc, or else 4 ulp of the angle.
+# Bounds for `sample_truncated`: relative error of the smaller fraction of the arc, or 4 ulp of the angle.
 TOLERANCE = {"float32": 1e-6, "float64": 2e-13}
 ULPS = 4
 RNG_SEED = 8
@@ -28,7 +28,7 @@ exact_tail = functools.cache(goodness_of_fit.ExactTail)
 
 
 def assert_distribution(x, loc, k):
-    """Assert that angles that are independent, or more even than that, pass all goodness-of-fit tests."""
+    """Assert that angles pass all goodness-of-fit tests."""
     goodness_of_fit.assert_fits(
         goodness_of_fit.battery(np.asarray(x, np.float64).ravel() - loc, k, exact_tail(k)), f"loc={loc}, k={k}"
     )
@@ -41,7 +41,7 @@ def assert_distribution(x, loc, k):
 def test_pairs_are_exact(key, k):
     x = np.asarray(sample_antithetic(key, 0.0, k, (1000, 3)))
     assert (x[:500] == -x[500:]).all()
-    # Around any other direction the two deviations agree up to the rounding of the angles.
+    # About another `loc` the deviations of a pair are opposite up to the rounding of the angles.
     y = np.asarray(sample_antithetic(key, 2.0, k, (1000, 3)), np.float64)
     sums = np.remainder(y[:500] + y[500:] - 4 + np.pi, 2 * np.pi) - np.pi
     assert np.abs(sums).max() < 1e-6
@@ -54,7 +54,7 @@ def test_half_of_the_pairs_are_draws_of_the_sampler(key):
 
 
 def test_antithetic_distribution(key):
-    # Take one angle of each pair, since pairs are too even for tests of independent angles.
+    # Take one angle of each pair, since the tests expect independent angles.
     x = np.asarray(sample_antithetic(key, 0.0, 4.0, (2**17,)))
     assert_distribution(x[: 2**16], 0.0, 4.0)
     assert_distribution(x[2**16 :], 0.0, 4.0)
@@ -102,7 +102,7 @@ def test_more_strata_than_an_int32_counts(key, count):
 
 
 def test_strata_of_the_far_tail(key):
-    """Angles in the outermost of 2^16 strata on both sides keep their resolution and have that tail's distribution."""
+    """Angles in the outermost of 2^16 strata, on both sides, are distinct and have the distribution of the tail."""
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (2**16, 64)), np.float64)
     outer = np.r_[reference.sf(-x[0], 4.0), reference.sf(x[-1], 4.0)] * 2**16
     assert goodness_of_fit.kolmogorov_smirnov(np.sort(outer)) > goodness_of_fit.P_VALUE
@@ -110,7 +110,7 @@ def test_strata_of_the_far_tail(key):
 
 
 def test_stratified_distribution(key):
-    # Take a random stratum of each replicate, since replicates are independent.
+    # Take one angle of each replicate, from a random stratum, since only replicates are independent.
     x = np.asarray(sample_stratified(key, 0.0, 4.0, (16, 2**16)))
     pick = np.random.default_rng(RNG_SEED).integers(0, 16, 2**16)
     assert_distribution(x[pick, np.arange(2**16)], 0.0, 4.0)
@@ -129,7 +129,7 @@ def test_parameters_broadcast_behind_the_strata(key):
 
 
 def variance_ratio(scheme, function, count, replicates=400, k=2.0):
-    """Return the variance of the mean of `function` over `count` angles of `scheme`, relative to independent ones."""
+    """Return the variance of the mean of `function` over `count` angles of `scheme`, relative to independent angles."""
     shape = (count, replicates)
     draws = [np.asarray(draw(random.key(RNG_SEED), 0.3, k, shape), float) for draw in (scheme, sample_von_mises)]
     means = function(draws[0]).mean(0)
@@ -137,14 +137,15 @@ def variance_ratio(scheme, function, count, replicates=400, k=2.0):
 
 
 def sobol(key, loc, k, shape):
-    """Return angles of scrambled Sobol points through the quantile function."""
+    """Return the quantiles of scrambled Sobol points."""
     rng = np.random.default_rng(int(random.bits(key)))
     points = [stats.qmc.Sobol(1, rng=rng).random(shape[0])[:, 0] for _ in range(shape[1])]
     return icdf(np.stack(points, 1).astype(np.float32), loc, k)
 
 
 def test_antithetic_gain():
-    # About loc = 0.3, sin(x - 0.3) is odd and varies only by rounding; sin x is nearly odd, and cos(x - 0.3) even.
+    # About loc = 0.3, sin(x - 0.3) is odd, so its mean varies only by rounding. sin x is nearly odd, and cos(x - 0.3)
+    # is even.
     assert variance_ratio(sample_antithetic, lambda x: np.sin(x - 0.3), 64) < 1e-10
     assert variance_ratio(sample_antithetic, np.sin, 64) < 0.2
     assert 1.6 < variance_ratio(sample_antithetic, lambda x: np.cos(x - 0.3), 64) < 2.4
@@ -153,7 +154,7 @@ def test_antithetic_gain():
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [sample_stratified, sobol])
 def test_gain_grows(scheme):
-    """The variance ratio falls as n^-2: 16 times as many angles give 256 times less, and here at least 60 times."""
+    """The variance ratio falls as n^-2: 16 times as many angles lower it by a factor of 256; the test requires 60."""
     few, many = (variance_ratio(scheme, np.cos, count) for count in (8, 128))
     assert few < 0.4
     assert many < few / 60
@@ -163,7 +164,7 @@ def test_gain_grows(scheme):
 
 
 def random_arcs(count, dtype, largest=8.0):
-    """Draw concentrations and ends of arcs of all widths, a third around the mode and a third opposite to it."""
+    """Draw concentrations and ends of arcs of all widths; a third contain the mode, and a third the opposite point."""
     rng = np.random.default_rng(RNG_SEED)
     k = np.where(rng.random(count) < 0.1, 0, 10 ** rng.uniform(-3, largest, count))
     width = np.where(rng.random(count) < 0.5, 10 ** rng.uniform(-4, 0.79, count), rng.uniform(0.01, 6.28, count))
@@ -179,7 +180,7 @@ def fractions(key, shape, dtype):
 
 
 def words(key, shape, dtype):
-    """Draw the fractions of an arc before and after each angle, a half of them down to the smallest."""
+    """Draw the fractions of an arc before and after each angle; half of them extend to the smallest fractions."""
     before, after = (np.array(a) for a in fractions(key, shape, dtype))
     rng = np.random.default_rng(RNG_SEED)
     quarter = shape[0] // 4
@@ -204,7 +205,7 @@ def reverse(*arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
-    """The fraction of the arc's probability before every angle is the one that its word determines."""
+    """The fraction of the arc's probability before each angle is the one that the angle's word determines."""
     k, low, high = random_arcs(150, dtype)
     with jax.enable_x64(dtype == "float64"):
         before, after = words(key, (16, 150), dtype)
@@ -218,7 +219,7 @@ def test_share_of_the_arc(key, dtype):
         earlier = arcs.share_before(y - ULPS * ulp, a, b, concentration)
         later = arcs.share_before(y + ULPS * ulp, a, b, concentration)
         u, v = float(before[i, j]), float(after[i, j])
-        # Opposite to the mode, where both ends matter, an ulp of an end changes the density there by this much.
+        # If the arc contains the point opposite to the mode, both ends matter, and their rounding moves the fraction.
         moved = 4 * np.finfo(dtype).eps * concentration * max(abs(np.sin(a)), abs(np.sin(b))) if b > np.pi else 0
         slack = (TOLERANCE[dtype] + moved) * min(u, v)
         where = f"k={concentration}, arc from {a} to {b}: x={y}, fraction {u}"
@@ -284,7 +285,7 @@ def test_full_circle_is_the_distribution(key):
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
 def test_huge_concentration(key, k):
-    """Angles are normal about the mode, with all digits, if the arc contains it, or else lie at the nearer end."""
+    """Angles are normal about the mode, with all digits, if it is in the arc; otherwise they lie at the nearer end."""
     x = np.asarray(truncated_many(key, 0.0, k, -1.0, 2.0), np.float64)
     if k == jnp.inf:
         assert (x == 0).all()
@@ -367,20 +368,20 @@ def test_slopes_in_float32(key):
 
 
 def exact_slope(argument, a, x, b, k):
-    """Return the derivative at x from sums over fine panels."""
+    """Return the derivative of the angle x in one argument, from integrals over fine panels."""
     before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
     before, after = before / (before + after), after / (before + after)
     of_low, of_high = after * np.exp(arcs.rise(a, x - a, k)), before * np.exp(arcs.rise(b, x - b, k))
     if argument != 1:
         return {0: 1 - of_low - of_high, 2: of_low, 3: of_high}[argument]
-    # d log mass / dk is a mean of the cosine; the difference loses half of the digits.
+    # The difference quotient loses half of the digits.
     step = 1e-5 * max(k, 1e-2)
     shift = [arcs.mass(a, x, k + s, x) * after - arcs.mass(x, b, k + s, x) * before for s in (step, -step)]
     return -(shift[0] - shift[1]) / (2 * step)
 
 
 def test_slopes_at_the_ends_of_the_range(key):
-    """Slopes are finite for every concentration from 0 to infinity, and NaN for a negative one."""
+    """Slopes are finite for concentrations from 0 to infinity, but not for a negative one."""
     before, after = words(key, (16, 150), "float32")
     ks = np.float32([0.0, 3.0, 1e8, np.inf, -1.0])
     row = (np.float32(0.2), np.resize(ks, 150), np.float32(-1.0), np.float32(2.5))
@@ -422,7 +423,7 @@ def test_jit_and_vmap(key, draw):
 
 @pytest.mark.slow
 def test_derivatives_of_pairs_and_strata(key):
-    """Derivatives of strata are those of the quantile, and those of pairs are mirrored."""
+    """The derivatives of strata are those of the quantile, and the derivatives of pairs are opposite."""
     slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
     np.testing.assert_array_equal(slopes[:3], -slopes[3:])
     x, slope = jax.jit(lambda k: jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (k,), (1.0,)))(3.0)
@@ -474,7 +475,7 @@ def test_invalid_arcs(key, low, high):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truncated_at_the_largest_concentrations(dtype, key):
-    """The largest concentrations give a point mass at `loc`, or at the end of the arc next to it."""
+    """The largest concentrations give a point mass at `loc`, or at the nearer end of the arc."""
     with jax.enable_x64(dtype == "float64"):
         for k in (float(np.finfo(dtype).max), np.inf):
             k = np.asarray(k, dtype)

@@ -1,4 +1,4 @@
-"""Draws compiled with 512-bit vectors: equal angles, and their use only where a call can choose its own options."""
+"""Draws compiled with 512-bit vectors: the angles are the same, and draws inside other programs do not use them."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def draws(monkeypatch):
 @wide
 @pytest.mark.parametrize("impl", ["threefry2x32", "philox4x32", "rbg"])
 def test_same_angles(impl, draws):
-    """The angles agree for every concentration, even if the last chunk of a program's work is shorter."""
+    """The angles are the same for every concentration, even if the last chunk of a program's work is shorter."""
     key, shape = jax.random.key(7, impl=impl), (COUNT + 3,)
     in_program = jax.jit(lambda k: sample_von_mises(key, 0.3, k, shape))
     for k in np.float32([0, 1e-30, 1e-3, 0.3, 2, 40, 900, 1e5, 1e9, np.inf, np.nan]):
