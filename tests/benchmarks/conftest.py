@@ -1,4 +1,4 @@
-"""Restore the environment variables that the benchmark programs set in their process."""
+"""Restore the environment variable that the benchmark programs set in their process."""
 
 import pytest
 

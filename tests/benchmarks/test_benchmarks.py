@@ -83,7 +83,7 @@ def test_long_calls_have_fewer_turns(clock):
 
 
 def in_stages(clock, *stages):
-    """Return a competitor whose call ``i`` takes the i-th stages, and the function that fetches its result."""
+    """Return a competitor with the given times for the stages of each call, and a function that fetches a result."""
 
     def draw(i):
         dispatch, *rest = stages[min(i, len(stages) - 1)]
@@ -107,7 +107,7 @@ def test_stages_are_distinguished(clock):
 
 def test_stages_of_short_calls_are_averaged_over_a_turn(clock):
     first, odd, even = (9.0, 9.0, 9.0), (2.0**-8, 2.0**-7, 0.0), (2.0**-7, 2.0**-8, 2.0**-7)
-    # The first call sets the number of calls in a turn, 7; the second warms up the turn and is not timed.
+    # Call 0 is not made here. Call 1 sets the number of calls in a turn, 7, and call 2 warms up the turn, untimed.
     competitor, fetch = in_stages(clock, first, (2.0**-6, 0.0, 0.0), first, odd, odd, odd, odd, even, even, even)
     (stages,) = timing.stages({"a": competitor}, fetch, 1, clock)["a"]
     assert stages == pytest.approx(((4 + 3 * 2) / 7 / 256, (4 * 2 + 3) / 7 / 256, 3 * 2 / 7 / 256))
@@ -123,7 +123,7 @@ def test_median_quartiles_and_spread():
 
 @pytest.mark.parametrize(("turns", "wide"), [(1, True), (2, True), (3, False)])
 def test_too_few_turns_have_no_spread(turns, wide):
-    """One or two turns count as wide, since their agreement proves nothing."""
+    """A timing of one or two turns counts as wide, since their agreement proves nothing."""
     assert timing.Timing(1.0, (0.5,) * turns).wide == wide
 
 
@@ -159,7 +159,7 @@ def test_log_uniform_concentrations():
     assert values.min() >= 1e-2
     assert values.max() <= 1e4
     assert np.median(np.log10(values)) == pytest.approx(1, abs=0.2)
-    # A peer with fewer draws gets the first of the same concentrations.
+    # A peer with fewer draws gets the first concentrations of the same list.
     assert np.array_equal(values[:10], LogUniform(1e-2, 1e4).values(10))
 
 
@@ -268,13 +268,13 @@ class Fake(peers.Peer):
         self.most_ever = {} if most_ever is None else {"sample": most_ever}
 
     def sample(self, case):
-        """Draws."""
+        """Return draws, ready at once."""
         if self.make is not None:
             return self.make(case)
         return peers.Ready(timing.Competitor(lambda i: np.full(case.count, 0.1)))
 
     def cdf(self, case):
-        """Invalid probabilities."""
+        """Return invalid probabilities, ready at once."""
         return peers.Ready(timing.Competitor(lambda x: np.full_like(x, np.nan)))
 
 
@@ -348,7 +348,7 @@ def ready(peer, case):
             peer.prepare(case)
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other libraries
+        warnings.simplefilter("ignore")  # other libraries may warn
         try:
             return peer.prepare(case)
         except peers.Unavailable as reason:
@@ -364,7 +364,7 @@ def test_every_peer_computes_its_tasks(peer, task):
     if prepared is None:
         return
     draw, fresh, wait = prepared.competitor
-    # Other libraries warn, and broadcast in their own ways.
+    # Other libraries may warn, and rely on implicit broadcasting.
     with warnings.catch_warnings(), jax.numpy_rank_promotion("allow"):
         warnings.simplefilter("ignore")
         results = [draw(fresh(i)) for i in range(2)]
@@ -375,7 +375,7 @@ def test_every_peer_computes_its_tasks(peer, task):
     else:
         assert waits(wait)
     if task == "fit":
-        # SciPy has another order: concentration, loc, scale.
+        # SciPy returns concentration, loc and scale.
         locs, concentrations = np.array(results[0])[:, 1::-1].T if peer.name == "scipy" else results[0]
         mean = np.exp(1j * case.inputs(0).astype(np.float64)).mean(1)
         assert np.allclose(locs, np.angle(mean), atol=1e-5)
@@ -445,7 +445,7 @@ def test_a_complete_run(run):
     assert result["cases"][0]["concentration"] == {"low": 1e-2, "high": 1e4}
     assert result["machine_state"]["quiet"]
     assert {row["task"] for row in result["errors"]} == {"cdf", "icdf"}
-    # The package keeps the bounds that it states.
+    # The package's errors are below the bounds that it states.
     assert max(row["largest"] for row in result["errors"] if row["peer"] == "ours") < 4e-6
     # Grids have no goals, and the pictures omit them.
     assert {row["case"] for row in result["goals"]} == {"array", "small", "icdf", "cdf"}
@@ -502,7 +502,7 @@ def test_missing_folder_gives_one_line(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_picture_is_the_same_bytes_every_time(tmp_path):
-    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
 
     case = entry("a", "one", 1.0) | {"count": 100, "results": {"ours": {"rate": 1e6, "count": 100, "wide": False}}}
     result = {
@@ -536,7 +536,7 @@ def test_every_sampler_has_a_style():
 
 @pytest.mark.parametrize(("text", "message"), [('{"format": 99}', "its format is 99"), ("{}", "has no 'format'")])
 def test_plots_refuse_other_files(text, message, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     source = tmp_path / "result.json"
     source.write_text(text)
     assert plots.main([str(source), "--out", str(tmp_path / "picture.svg")]) == 1
@@ -544,7 +544,7 @@ def test_plots_refuse_other_files(text, message, tmp_path, capsys):
 
 
 def test_untimeable_settings_are_refused(monkeypatch):
-    """Settings without compilation or a device are refused, since every number would measure something else."""
+    """Runs without compilation or without a device are refused, since their times would be meaningless."""
     with jax.disable_jit(), pytest.raises(SystemExit, match="JAX_DISABLE_JIT is on"):
         environment.describe()
 

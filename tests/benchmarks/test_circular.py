@@ -1,4 +1,4 @@
-"""The benchmark of any density on the circle, with few angles."""
+"""The benchmark of arbitrary densities on the circle, on two small cases."""
 
 import json
 

@@ -68,7 +68,7 @@ def test_rates_of_other_machines_are_not_compared(machine):
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("who", ["ours", "numpy"])
 def test_noise_gives_no_verdict(where, who):
-    """A ratio that falls to a tenth gets no verdict if one of its four timings is wide."""
+    """A ratio that falls to a tenth gets no verdict if one of its four timings is noisy."""
     timings = {"before": {"ours": 1.0, "numpy": 10.0}, "after": {"ours": 10.0, "numpy": 10.0}}
     assert compared(**timings).regressions
     timings[where][who] = NOISY
@@ -78,7 +78,7 @@ def test_noise_gives_no_verdict(where, who):
 
 
 def test_a_change_within_the_noise_is_no_change():
-    """A loss of 20 % is within the noise of four spreads of 15 %, none of them wide, which combine to 30 %."""
+    """A loss of 20 % is within the noise: four spreads of 15 %, none of them wide, combine to 30 %."""
     steady, loose = [1.0] * 5, [0.9, 0.925, 1.0, 1.075, 1.1]
     scaled = [1.25 * seconds for seconds in loose]
     before, after = {"ours": loose, "numpy": loose}, {"ours": scaled, "numpy": loose}
@@ -87,7 +87,7 @@ def test_a_change_within_the_noise_is_no_change():
     assert change.state == compare.SAME
     (change,) = compared({"ours": steady, "numpy": steady}, {"ours": [1.25] * 5, "numpy": steady}, 0.1).changes
     assert (change.noise, change.state) == (timing.LEAST_NOISE, compare.SLOWER)
-    # Beyond the tolerance, but not beyond the noise.
+    # This loss is beyond the tolerance, but not beyond the noise.
     assert compare.judge(0.6, math.expm1(0.6), 0.3) == compare.SAME
 
 
@@ -134,7 +134,7 @@ def test_versions_that_differ_are_listed():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with two results, of which the new one is slower."""
+    """Return a folder with an old result and a slower new one."""
     for name, seconds in (("old", 1.0), ("new", 2.0)):
         files.write_json(tmp_path / f"{name}.json", result_file(timed_case(ours=seconds, numpy=10.0)))
     return tmp_path

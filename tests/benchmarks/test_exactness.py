@@ -20,7 +20,7 @@ def silent(*_, **__):
     """Print nothing."""
 
 
-# Expectations
+# Expected values
 
 
 @pytest.mark.parametrize("k", [0.0, 0.5, 100.0, 1e7])
@@ -53,7 +53,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
 @pytest.mark.parametrize("k", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_tails_of_the_sampler_keep_the_promise(k, method):
-    """The sampler's exact tail probabilities below 2^-11, from all of its angles there, are never reported."""
+    """Tail probabilities below 2^-11, counted from all words, are within the bounds and never reported."""
     tails = expected.tails(k)
     words = jnp.arange(2**22, dtype=jnp.uint32) << 10 >> 10
     angles = jax.jit(every_word.transform.angles, static_argnums=3)
@@ -64,7 +64,7 @@ def test_tails_of_the_sampler_keep_the_promise(k, method):
     assert deep.sum() > 10
     assert np.all(beyond[deep] >= tails.least[deep])
     assert np.all(beyond[deep] <= tails.most[deep])
-    assert beyond[-1] > 0, "a threshold that no angle reaches"
+    assert beyond[-1] > 0, "no angle reaches the last threshold"
     for mass in (beyond, tails.least, tails.most):
         counts = np.where(deep, mass, tails.mass) * 10**13
         (verdict,) = verdicts.tail_tests({"angles": 10**13, "beyond": np.round(counts).astype(np.int64)}, tails)
@@ -77,7 +77,7 @@ def test_moments_are_known(k):
     mean, variance, slack = moments["versine"][:, 0]
     assert mean == pytest.approx(1 - float(reference.ratio(k)), rel=1e-9)
     assert moments["sine"][0] == pytest.approx([0, 0], abs=1e-12)
-    # The mean square of the sine is A / k.
+    # The mean square of the sine is A(k) / k.
     assert moments["sine"][1, 0] == pytest.approx(0.5 if k == 0 else float(reference.ratio(k)) / k, rel=1e-9)
     assert 0 < slack < 1e-5 * np.sqrt(variance)
 
@@ -88,7 +88,7 @@ def test_moments_are_known(k):
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "dtype"), [(0.5, "float32"), (1e7, "float32"), (5.0, "bfloat16"), (5.0, "float64")])
 def test_counts_are_those_of_numpy(k, dtype):
-    """Counts agree with NumPy's for one block, and for three blocks in one call of the device as on a GPU."""
+    """The counts of a block agree with NumPy's; a call for three blocks, as on a GPU, gives the sum of their counts."""
     keys = jax.random.key(1), jax.random.key(2)
     bins = expected.bins(k, dtype, 2**8)
     tails = expected.tails(k) if dtype == "float32" else expected.NO_TAILS
@@ -140,7 +140,7 @@ def test_invalid_angles_are_reported():
 
 
 def made_up(off=0.0, slack=0.0, count=10**6, size=100):
-    """Return sums whose bins are exactly as expected, except one."""
+    """Return sums in which all bins except one have exactly the expected counts, and these bins."""
     mass = np.full(size, 1 / size)
     counts = count * mass
     counts[3] += off * np.sqrt(counts[3])
@@ -153,13 +153,13 @@ def test_a_bin_that_is_off_is_found_and_its_slack_is_subtracted():
     assert p[4.0][1] == pytest.approx(100 * 2 * stats.binom.sf(10_399, 10**6, 0.01))
     assert p[9.0][1] < 1e-15
     assert p[9.0][0] == pytest.approx(stats.chi2.sf(81, 99))
-    # Nine standard errors are 900 angles of a million.
+    # Nine standard errors are 900 angles of a million, fewer than the slack of 910.
     assert [verdict.p for verdict in verdicts.bin_tests(*made_up(9.0, 9.1e-4))] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])
 def test_false_alarms_of_the_worst_of_many_bins_are_bounded(slack):
-    """The rate is bounded even for bins with few angles, whose counts are not normal (by exact sums over counts)."""
+    """The rate, computed exactly, is bounded even for bins with too few angles for the normal approximation."""
     count, bins = 2**22, 2**14
     counts = np.arange(0, 800)
     once = verdicts.binomial(counts, count, 1 / bins - slack, 1 / bins + slack)
@@ -184,7 +184,7 @@ def test_a_missing_tail_is_found():
     count = 2**20
     right = {"angles": count, "beyond": np.round(count * mass).astype(int)}
     assert [verdict.p for verdict in verdicts.tail_tests(right, tails)] == [1.0]
-    # None lie beyond 2^-15, where 64 are expected.
+    # No angle is in the tail of probability 2^-14, where 64 are expected.
     short = {"angles": count, "beyond": np.where(mass <= 2.0**-14, 0, right["beyond"])}
     (verdict,) = verdicts.tail_tests(short, tails)
     assert verdict.p == pytest.approx(2 * 31 * np.exp(-64), rel=1e-2)
@@ -220,7 +220,7 @@ def test_the_rate_of_false_alarms_is_shared():
 
 
 def test_the_other_threefry_is_the_published_one():
-    """`stream.threefry` gives the known answers of Random123."""
+    """`stream.threefry` gives the answers that Random123 publishes."""
     assert stream.threefry((0, 0), (0, 0)) == (0x6B200159, 0x99BA4EFE)
     ones = 0xFFFFFFFF
     assert stream.threefry((ones, ones), (ones, ones)) == (0x1CB996FC, 0xBB002BE7)
@@ -250,14 +250,14 @@ def test_errors_are_those_against_an_independent_quantile(k):
                 return map(np.asarray, every_word.errors(jnp.asarray(x), jnp.uint32(first), table))
 
             share, tail = errors(exact)
-            coarse = exact[0] > 3.14  # next to pi, floats are too coarse for relative errors of t
+            coarse = exact[0] > 3.14  # near pi, floats are too coarse for relative errors of t
             assert np.max(share) < 1e-4
             assert np.max(tail) < 1e-10 or coarse
             # Angles with an error of 1e-6 in their tail probability.
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Angles rounded once use half of an ulp of the four; the next ones are off by nine ulp or more.
+            # Rounded angles use at most half of the four ulp allowed. The others are off by nine ulp or more.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))
@@ -300,13 +300,13 @@ def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
 
 
 def reported(draw, k):
-    """Return the tests that report a sampler, from a million angles."""
+    """Return the tests that report a sampler after a million angles."""
     examined = exactness.examine(plan.Distribution(k), draw, jax.random.key(5), 4, state.State(None, {}), silent)
     return {verdict.test for verdict in verdicts.alarms(examined.verdicts)}
 
 
 STREAM = "angle i is the quantile of word i"
-# The tests that must report each damage from a million angles. More angles give more reports.
+# The tests that must report each damage after a million angles. With more angles, more tests report it.
 FOUND = {
     "quantised": {STREAM},
     "24 bits": {STREAM},
@@ -379,7 +379,7 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
     assert output["angles"] == 8 * SMALL
     assert output["reported"] == 0
     assert {each["law"] for each in output["verdicts"]} == set(output["laws"]) == {each.name for each in tiny}
-    # Counts of another run, and other files, are refused.
+    # States of other runs, and other files, are refused.
     capsys.readouterr()
     assert exactness.main([*options, str(broken), "--seed", "1"]) == 2
     assert "different seed" in capsys.readouterr().err
@@ -387,7 +387,7 @@ def test_an_interrupted_run_continues_to_the_same_counts(tmp_path, monkeypatch, 
         broken.write_bytes(content)
         assert exactness.main([*options, str(broken)]) == 2
         assert "is not a state of this program" in capsys.readouterr().err
-    pytest.importorskip("matplotlib", reason="the picture needs Matplotlib")
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     assert pictures.main([str(result), "--out", str(tmp_path / "picture.svg")]) == 0
 
 

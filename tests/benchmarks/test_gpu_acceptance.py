@@ -1,4 +1,4 @@
-"""The acceptance run for a GPU, tested without one on small sizes, with kernels that the CPU executes."""
+"""The acceptance run for a GPU, tested without one: with small sizes, and with kernels executed on the CPU."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_all_remainders_are_tried():
 @pytest.mark.slow
 @pytest.mark.parametrize("rest", [0, 1, 2, 3, None])
 def test_a_wrong_write_of_four_angles_is_found(monkeypatch, rest):
-    """A wrong last angle is found for every remainder of the size by four, and so are wrong complete groups."""
+    """A wrong last angle is found for every size modulo four, and so are wrong complete groups of four."""
     right = checks.draw
 
     def draw(key, loc, kappa, start, shape, *arguments):
@@ -131,7 +131,7 @@ def test_unused_kernels_are_an_error(on_host):  # noqa: F811
 
 @pytest.mark.slow
 def test_the_tool_checks_draws_of_kernels(on_host):  # noqa: F811
-    """All draws that the memory tool watches use kernels; without kernels, their program fails."""
+    """All draws that the memory tool watches use kernels; without kernels, the watched program fails."""
     lines = []
     say = lambda text, **_: lines.append(text)  # noqa: E731
     on_host.setattr(outside, "SIZES", (67,))
@@ -146,7 +146,7 @@ def test_the_tool_checks_draws_of_kernels(on_host):  # noqa: F811
 
 
 def tool(folder, text):
-    """Return the path of a stand-in for NVIDIA's tool."""
+    """Return the path of a stand-in for NVIDIA's memory tool."""
     path = folder / "watch"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -197,7 +197,7 @@ def test_goals():
 
 
 def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
-    """Goals of kernels that were not measured are missed on a CUDA device, whatever the plain path reaches."""
+    """The goal of an unmeasured kernel is missed on a CUDA device, even if the plain path reaches it."""
     rows = {speed.PLAIN: row(1.3e11), speed.ONE: row(1.3e11), "jax.random.normal": row(1e11), "cupy": row(1e9)}
     for devices, state in (((), "not measured"), (("a card",), "MISSED")):
         monkeypatch.setattr(cuda_launch, "devices", lambda devices=devices: devices)
@@ -211,7 +211,7 @@ def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """Replace checks and timings by instant ones; return the names of those that ran, and their outcomes."""
+    """Replace checks and timings with instant ones; return a list of those that ran, and a dict that sets outcomes."""
     ran, outcomes = [], {}
 
     def check(name):
@@ -229,7 +229,7 @@ def parts(monkeypatch):
 
 
 def test_an_interrupted_run_continues(parts, tmp_path, capsys):
-    """Earlier outcomes stay in the file; only skipped checks and requested parts run again."""
+    """Earlier outcomes stay in the file; only missing, skipped and requested parts run."""
     ran, outcomes = parts
     file = tmp_path / "result.json"
     broken = checks.CHECKS["distributions"]
@@ -248,7 +248,7 @@ def test_an_interrupted_run_continues(parts, tmp_path, capsys):
     assert ran == [part for part in acceptance.PARTS if part != "distributions"]
     ran.clear()
     checks.CHECKS["distributions"] = broken
-    # Skipped checks run again, but failed ones do not.
+    # The skipped check runs again, but the failed one does not.
     assert acceptance.main(["--tiny", "--json", str(file)]) == 1
     assert ran == ["huge", "distributions"]
     assert "wrong: words" in capsys.readouterr().out
@@ -281,7 +281,7 @@ def test_another_runs_file_is_refused(parts, tmp_path, capsys):
 
 @pytest.fixture
 def searched(monkeypatch):
-    """Replace the search for errors by an instant one; return the arguments of its calls."""
+    """Replace the search for errors with an instant one; return the arguments of its calls."""
     calls = []
 
     def run(angles, words, state, distributions):
@@ -295,7 +295,7 @@ def searched(monkeypatch):
 
 @pytest.mark.few(1)
 def test_both_paths_are_searched_for_errors(on_host, searched, tmp_path):  # noqa: F811
-    """The kernels run first, then the plain path with fewer angles; each keeps a separate file."""
+    """The kernels are searched first, then the plain path with fewer angles; each search keeps a separate file."""
     outcomes = list(checks.distributions(plan.FULL, tmp_path / "result.distributions"))
     assert all(check.ok for check in outcomes)
     assert searched == [
@@ -322,14 +322,14 @@ def test_a_search_that_reports_an_error_fails(monkeypatch):
 
 @pytest.mark.slow
 def test_complete_run(on_host, searched, tmp_path, capsys):  # noqa: F811
-    """A complete run has both parts on both paths, and writes the file and the picture."""
+    """A complete run checks and times both paths, and writes the result file and the picture."""
     file, image = tmp_path / "result.json", tmp_path / "rates.png"
     code = acceptance.main(["--tiny", "--json", str(file), "--picture", str(image)])
     detail = capsys.readouterr().out
     assert "WRONG" not in detail, detail
     assert [angles for _, angles, *_ in searched] == [TINY.distributions, TINY.distributions_plain]
     result = json.loads(file.read_text())
-    # Goals may be missed here, since the host's kernels are slow.
+    # Goals may be missed here, since kernels are slow on the CPU.
     assert code == (1 if any(each["state"] == "MISSED" for each in result["verdicts"]) else 0)
     names = {check["check"] for check in result["checks"]}
     assert {f"angles, {method}, {cipher}, kernel" for method in checks.METHODS for cipher in CIPHERS} <= names

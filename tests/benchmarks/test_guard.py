@@ -1,4 +1,4 @@
-"""The guard: its bounds, its attempts at noisy cases, and its verdict."""
+"""The guard: its bounds, its repeated attempts at noisy cases, and its verdict."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_case_is_measured_until_no_verdict_is_noisy():
 
 
 def test_a_settled_verdict_stays():
-    """A case that is repeated for one peer is not judged again for another."""
+    """If a case is repeated because of one peer, the verdict on another peer does not change."""
     first = timed_case(ours=1.0, numpy=1.0, normal=NOISY)
     second = timed_case(ours=1.0, numpy=100.0, normal=100.0)
     assert attempt(first, second)[0] == {"numpy": goals.MISSED, "normal": goals.MET}

@@ -24,7 +24,7 @@ def row(line, seconds=1.0, spread=0.01, count=100, **more):
 
 
 def result(state=QUIET, **measured):
-    """Return a result with these sections."""
+    """Return a made-up result with these sections."""
     environment = {"platform": "cpu", "device": "cpu", "device_count": 1, "cpu": "made up", "cores": 2}
     environment |= {"load_average": 0.1, "system": "made up", "python": "3", "x64": False, "versions": {}}
     environment |= {"variables": {}, "commit": None}
@@ -143,7 +143,7 @@ QUICK = ("keys", "trace")  # the sections with the fewest programs to compile
 
 @pytest.fixture(scope="module", params=[QUICK, pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len)
 def ran(request, tmp_path_factory):
-    """Return a folder with a report, and the data of `--json`."""
+    """Return the folder of a report, the data of `--json`, and the names of the sections."""
     folder = tmp_path_factory.mktemp("profile")
     out, kept = folder / "report", folder / "result.json"
     with pytest.MonkeyPatch.context() as fewer:
@@ -166,7 +166,7 @@ def test_every_section_is_measured_and_shown(ran):
         assert not failed
         assert f'<section id="{name}">' in page
         assert {column.field for column in sections.SECTIONS[name].columns} <= set().union(*data["rows"]) | {"line"}
-    assert not re.search(r"(src|href)=\"(?!data:|#)", page)  # the page needs no other file and no network
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)  # the page needs no other files and no network
     assert (out / "trace").is_dir()
     assert (out / "keys.png").stat().st_size > 1000
 

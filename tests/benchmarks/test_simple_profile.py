@@ -16,10 +16,10 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
         (None, False, {"ours": 1.0, "normal": 2.0}, 0.1, []),
         ("H100", False, {"ours": 1.0, "normal": 2.0}, 0.5, ["H100", "initialize_compilation_cache"]),
         (None, False, {"ours": 1.0, "normal": 0.5}, 0.1, ["slower than jax.random.normal"]),
-        # Noise or a busy machine allows no conclusion.
+        # A noisy timing or a busy machine allows no conclusion.
         (None, False, {"ours": NOISY, "normal": 0.5}, 0.1, ["rounds disagree"]),
         (None, True, {"ours": 1.0, "normal": 0.5}, 0.1, ["Other work"]),
-        # Steady rounds are precise to 1 %.
+        # Even steady rounds are precise only to 1 %.
         (None, False, {"ours": 1.0, "normal": 0.995}, 0.1, []),
     ],
 )

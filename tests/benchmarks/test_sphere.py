@@ -1,4 +1,4 @@
-"""The benchmark of directions, with few of them."""
+"""The benchmark of directions, on a few small cases."""
 
 import json
 

@@ -9,7 +9,7 @@ from benchmarks import goals, quiet, startup
 
 
 def pretended(order):
-    """Return the times of a process: compiling takes a second, and less from a cache; PyTorch is not installed."""
+    """Return made-up times: the first call takes 1 s without a cache and 0.1 s with one; PyTorch is not installed."""
     if order["way"] == "torch":
         return {"missing": "not installed"}
     first = 1.0 if not order["cache"] else 0.1
@@ -29,7 +29,7 @@ def test_result(tmp_path, monkeypatch, capsys):
     assert ways["compile"]["seconds"] == pytest.approx(1.0)
     assert ways["file"]["seconds"] == pytest.approx(1.05)
     assert ways["cache"]["parts"]["first"] == pytest.approx(0.1)
-    # Before the rounds, processes fill each full cache and try each peer; ways that keep programs have separate caches.
+    # Before the rounds, processes fill each full cache and try each peer. Ways that keep programs have separate caches.
     before = sum(way.cache == "full" or way.peer != startup.OURS for way in startup.WAYS) - 1
     assert len(orders) == 1 + 2 * (before + 3 * (len(startup.WAYS) - 1))
     empty = [order["cache"] for order in orders if order["cache"] and "keep" in order["cache"]]
@@ -64,7 +64,7 @@ def test_a_process(tmp_path):
     (parts,) = measured["array"]["file-cache"]
     assert list(parts) == list(startup.PARTS)
     assert np.all(np.array(list(parts.values())) > 0)
-    assert list((tmp_path / "array-file-cache").glob("*-cache")), "the program was kept"
+    assert list((tmp_path / "array-file-cache").glob("*-cache")), "the cache must keep the program"
 
 
 def test_invalid_arguments(capsys, tmp_path):

@@ -22,8 +22,8 @@ QUIET, BUSY = quiet.decide(0.1, 2, 0.0, 0.01), quiet.decide(9.0, 2, 0.0, 0.01)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Return the result of a tiny run of all sections, with the memory of one stream."""
-    pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+    """Return the path of the result of a tiny run of all sections, which traces the memory of one stream."""
+    pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
     directory = tmp_path_factory.mktemp("streaming")
     path, place = directory / "result.json", directory / "disk"
     place.mkdir()
@@ -57,7 +57,7 @@ def test_a_complete_run(measured):
 
 @pytest.mark.slow
 def test_pictures_of_new_and_committed_results(measured, tmp_path):
-    pytest.importorskip("matplotlib", reason="the pictures need matplotlib")
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     for result in (measured, COMMITTED):
         drawn = []
         for name in ("one.svg", "two.svg"):
@@ -175,7 +175,7 @@ def test_ratios_are_taken_round_by_round():
     assert comparison["ours"]["ratio_quartiles"] == [0.5, 1.25]
 
 
-# Use a separate process, since this one may free memory of earlier tests meanwhile.
+# Use a separate process, since this one may free memory of earlier tests at any time.
 GROWTH = """
 import time
 import numpy as np

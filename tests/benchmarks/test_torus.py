@@ -1,4 +1,4 @@
-"""The benchmark of pairs of angles, with few of them."""
+"""The benchmark of pairs of angles, on a few small cases."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_a_run(tmp_path, capsys):
         torus.Case("log_prob", "sine", 10, each=True),
     ]
     path = tmp_path / "torus.json"
-    # NumPyro's class broadcasts and promotes in its own ways.
+    # NumPyro's class relies on implicit broadcasting and promotion.
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         assert torus.main(["--rounds", "3", "--json", str(path)], cases) == 0
     printed, result = capsys.readouterr().out, json.loads(path.read_text())

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import words
 from benchmarks.exactness.stream import word
 
-# The output of PractRand 0.96 for 2^27 bytes, with shortened lines.
+# Abridged output of PractRand 0.96 for 2^27 bytes.
 GOOD = """\
 RNG_test using PractRand version 0.96
 RNG = RNG_stdin32, seed = unknown
@@ -54,20 +54,20 @@ def test_reports():
 
 @pytest.fixture
 def small(monkeypatch):
-    """Make blocks of few words, so that a test covers several."""
+    """Make blocks small, so that a test covers several of them."""
     monkeypatch.setattr(words, "BLOCK", 64)
     monkeypatch.setattr(words, "LANES", 16)
     monkeypatch.setattr(words, "SHORT", 8)
 
 
 def first(order, number):
-    """Return the first words in an order, for a cipher that `independent` computes, too."""
+    """Return the first words in an order, from the cipher that `independent` also computes."""
     blocks = words.blocks("threefry2x32", order, seed=5)
     return np.concatenate(list(itertools.islice(blocks, 3)))[:number]
 
 
 def independent(key, places):
-    """Return words of a key from a cipher that is independent of the package."""
+    """Return a key's words at these places, from a cipher that is independent of the package."""
     data = [int(each) for each in jax.random.key_data(key)]
     return [word(data, place) for place in places]
 
@@ -84,7 +84,7 @@ def test_orders(small):
 
 @pytest.mark.parametrize("cipher", words.CIPHERS)
 def test_ciphers(small, cipher):
-    """JAX has keys for every cipher, and every cipher gives distinct words."""
+    """A key of every cipher gives distinct words."""
     block = next(words.blocks(cipher, "stream"))
     assert block.dtype == np.uint32
     assert len(np.unique(block)) == 64

@@ -1,4 +1,4 @@
-"""The benchmark of workers: complete tables, and the records of `write_samples`."""
+"""The benchmark of workers: its tables are complete, and it times the records of `write_samples`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from benchmarks import workers
 from benchmarks.streaming.cases import Scratch
 from jax_von_mises.streams import writer
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])

@@ -1,4 +1,4 @@
-"""The command line: its files, its messages, and the state after a failure."""
+"""The command line: its files, its messages, and what a failure leaves."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ SMALL = ("--size", "1000", "--concentration", "3")
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run the command line in an empty directory; return the exit code, stdout and stderr."""
+    """Return a function that runs the command line in an empty directory, and returns its exit code and outputs."""
     monkeypatch.chdir(tmp_path)
     result = namedtuple("result", "code out err")
 
@@ -45,7 +45,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def subprocess_sample(directory, *argv, **environment):
-    """Start the command line in a separate process with the tested package, installed or not."""
+    """Start the command line of the tested package, installed or not, in a separate process."""
     command = [sys.executable, "-m", "jax_von_mises", "sample", *argv]
     environment = children.environment(**environment)
     return subprocess.Popen(
@@ -56,7 +56,7 @@ def subprocess_sample(directory, *argv, **environment):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("block", ["1000", "1e9"])
 def test_file_holds_the_draws_of_the_function(run, block):
-    """The file agrees with the function bit for bit, for any division into blocks."""
+    """The file equals the function's result bit for bit, for any block size."""
     result = run("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
     assert result.code == 0, result.err
     expected = jax_von_mises.sample_von_mises(
@@ -69,7 +69,7 @@ def test_file_holds_the_draws_of_the_function(run, block):
 
 
 def test_parameter_files(run):
-    """There is a column for each value of the files, with `size` angles in each."""
+    """Each value in the files gives a column of `size` angles."""
     loc, concentration = np.linspace(-3, 3, 7, dtype=np.float32), np.geomspace(0.1, 1e4, 7)
     np.savetxt("loc.csv", loc)
     np.save("concentration.npy", concentration)
@@ -103,7 +103,7 @@ def test_dtype(run, dtype):
 
 @pytest.mark.slow
 def test_module_runs_without_warnings(tmp_path):
-    """A separate process runs the code of the installed entry point, with a progress bar on stderr."""
+    """A separate process, which runs the code of the installed command, shows progress on stderr."""
     process = subprocess_sample(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -138,7 +138,7 @@ def test_edges(run, size, argv):
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loc", ["0.7", "3.14159265358979", "-3.14159265358979"])
 def test_point_mass(run, dtype, loc):
-    """All angles are loc, to the last digit on the circle, and the summary finds no fault."""
+    """All angles equal `loc` to the last digit, up to full turns, and the summary finds no fault."""
     result = run("--concentration", "inf", "--loc", loc, "--size", "10", "--dtype", dtype)
     drawn = np.load("samples.npy").astype(np.float64)
     half = (drawn - np.float64(np.dtype(dtype).type(loc))) / 2
@@ -147,7 +147,7 @@ def test_point_mass(run, dtype, loc):
 
 
 def test_spreadsheet_mark(run):
-    """A byte-order mark, which spreadsheets write, is not part of the first number."""
+    """A byte order mark, which spreadsheets write, is not part of the first number."""
     with open("loc.csv", "wb") as file:
         file.write("1\r\n-2\r\n".encode("utf-8-sig"))
     assert run("--loc", "loc.csv", "--concentration", "inf", "--size", "3").code == 0
@@ -159,7 +159,7 @@ def test_spreadsheet_mark(run):
 )
 @pytest.mark.parametrize("concentration", ["0", "0.01", "2", "1e5", "1e12", "1e30"])
 def test_summary_finds_no_fault(run, concentration, dtype):
-    """Correct angles pass the summary at every concentration; the seed is fixed, so no failure is due to chance."""
+    """Correct angles pass the summary at every concentration; the seed is fixed, so repeated runs agree."""
     result = run("--size", "1e5", "--concentration", concentration, "--loc", "0.7", "--dtype", dtype)
     scores = [float(line.split()[-2]) for line in result.out.splitlines() if line.endswith("s.e.")]
     assert len(scores) == 2
@@ -167,7 +167,7 @@ def test_summary_finds_no_fault(run, concentration, dtype):
 
 
 def test_summary_finds_a_fault():
-    """Angles of another concentration stand out in the line on the resultant length."""
+    """A wrong concentration shows in the line on the resultant length."""
     angles = np.random.default_rng(0).vonmises(0.0, 2.1, 100_000)
     moments = summary.Moments(np.float64(0), np.float64(1))
     moments.add(angles)
@@ -180,7 +180,7 @@ SPHERE = ("--distribution", "von-mises-fisher", "--size", "1000", "--concentrati
 
 
 def test_directions(run):
-    """The file holds the draws of the function; the summary tests the cosines and the part orthogonal to the mean."""
+    """The file holds the function's draws; the summary tests their parts along and across the mean direction."""
     result = run(*SPHERE, "--mean-direction", "-3,0,4", "--seed", "7", "--block", "400")
     assert result.code == 0, result.err
     mean = np.float32([-3, 0, 4])
@@ -211,7 +211,7 @@ def test_directions(run):
 
 
 def test_summary_of_directions_finds_faults():
-    """The summary reports a wrong concentration and a wrong mean direction; correct directions pass."""
+    """A wrong concentration or mean direction shows in the corresponding line; correct directions pass."""
     mean = np.array([1.0, 2.0, 2.0, 0.0]) / 3
     for k, mu, line in ((20.0, mean, None), (20.5, mean, 1), (20.0, mean + 0.02 * np.eye(4)[3], 0)):
         moments = summary.DirectionMoments(mean, np.float64(20.0))
@@ -221,7 +221,7 @@ def test_summary_of_directions_finds_faults():
 
 
 def test_moments_of_directions():
-    """Moments of directions agree with Bessel functions, from flat distributions to where these functions overflow."""
+    """Moments of directions agree with Bessel functions, even where these overflow in float64."""
     for d, k in ((2, 0.5), (3, 1e6), (10, 3.0), (1000, 50.0), (5, 1e12)):
         with mpmath.workdps(40):
             a = mpmath.besseli(mpmath.mpf(d) / 2, k) / mpmath.besseli(mpmath.mpf(d) / 2 - 1, k)
@@ -235,7 +235,7 @@ PAIRS = ("--distribution", "sine-bivariate-von-mises", "--size", "1000", "--loc"
 
 
 def test_pairs(run):
-    """The file holds the draws of the class, and the summary tests five statistics."""
+    """The file holds the class's draws, and the summary tests five statistics."""
     result = run(*PAIRS, "--correlation", "-4", "--seed", "7", "--block", "400")
     assert result.code == 0, result.err
     pair = jax_von_mises.SineBivariateVonMises(*map(np.float32, (-3, 1, 5, 6, -4)))
@@ -260,7 +260,7 @@ def test_pairs(run):
 
 @pytest.mark.parametrize("model", ["sine", "cosine"])
 def test_moments_of_pairs(model):
-    """Moments of pairs equal sums over a grid of both angles, or those of a normal distribution if concentrated."""
+    """Moments of pairs equal sums over a grid or, for large concentrations, those of a normal distribution."""
     grid = np.arange(-128, 128) * np.pi / 128
     a, b = np.meshgrid(grid, grid)
     for k in ((5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1.0, 3.0, 3.0), (0.0, 0.0, 0.0), (0.0, 2.0, 0.0)):
@@ -282,7 +282,7 @@ def test_moments_of_pairs(model):
 
 
 def test_summary_of_pairs_finds_faults():
-    """Each wrong parameter of pairs is reported in the line on its statistic; correct pairs pass."""
+    """A wrong parameter of pairs shows in the line on the corresponding statistic; correct pairs pass."""
     parameters = np.array([0.5, -1.0]), np.array([20.0, 30.0, 10.0])
     pair = jax_von_mises.SineBivariateVonMises
     for change, line in (((0, 0, 0, 0, 0), None), ((0.02, 0, 0, 0, 0), 0), ((0, 0, 0, 2, 0), 3), ((0, 0, 0, 0, -2), 4)):
@@ -294,7 +294,7 @@ def test_summary_of_pairs_finds_faults():
 
 
 def test_turns_are_reduced_exactly():
-    """The reduction is exact to the last digit, even far away; angles within a turn do not change."""
+    """The reduction is exact to the last digit, even for large angles; angles in [-pi, pi] do not change."""
     loc = np.array([0.7, -3.0, np.pi, 3.2, -100.0, 1e5, -1e10, 2.0**50 + 0.25])
     with mpmath.workprec(200):
         exact = [float(x - mpmath.nint(x / (2 * mpmath.pi)) * 2 * mpmath.pi) for x in map(mpmath.mpf, loc.tolist())]
@@ -304,7 +304,7 @@ def test_turns_are_reduced_exactly():
 
 
 def test_moments_join():
-    """The moments agree on both sides of the change from Bessel functions to their series."""
+    """Moments from Bessel functions and from their series agree where one replaces the other."""
     for below, above in summary.distribution_moments(np.array([summary.SERIES_MIN * (1 - 1e-13), summary.SERIES_MIN])):
         assert below == pytest.approx(above, rel=1e-8)
 
@@ -415,7 +415,7 @@ def test_old_store_that_goes_first_is_announced_in_one_line(run, monkeypatch):
     ],
 )
 def test_failure_midway_keeps_finished_blocks(run, monkeypatch, error, code, message):
-    """If the third block fails, the old file stays until the new one is complete, and the new one can be resumed."""
+    """If the third block fails, the old file stays until the new one is complete, and the run can be resumed."""
     assert run(*SMALL).code == 0
     old = np.load("samples.npy")
     write, calls = npy.NpyFile.write, []
@@ -453,7 +453,7 @@ def test_resume_of_another_stream(run):
 
 @pytest.mark.parametrize("size", [100, 300, 1_000])
 def test_times(run, monkeypatch, size):
-    """The times are those of drawing the first block alone, of compiling both programs, and of writing all blocks."""
+    """The times are those of compiling both programs, of drawing the first block, and of writing all blocks."""
     clock = [0.0]
     monkeypatch.setattr(writer.time, "perf_counter", lambda: clock[0])
 
@@ -478,7 +478,7 @@ def test_times(run, monkeypatch, size):
 
 
 def test_verify(run, capsys):
-    """The checksums match, until a bit of the file is flipped."""
+    """The checksums match until the file changes."""
     assert run(*SMALL, "--block", "100").code == 0
     assert commands.main(["verify", "samples.npy"]) == 0
     output = capsys.readouterr().out
@@ -506,7 +506,7 @@ def test_verify(run, capsys):
 
 
 def test_zarr_store(run):
-    tensorstore = pytest.importorskip("tensorstore", reason="stores are written through TensorStore")
+    tensorstore = pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
     result = run(*SMALL, "--out", "samples.zarr", "--dtype", "bfloat16", "--block", "300")
     assert result.code == 0, result.err
     assert "samples.zarr: 1.953 KiB, shape (1000,), bfloat16" in result.out
@@ -517,7 +517,7 @@ def test_zarr_store(run):
 
 
 def test_judges_every_nth_block(run, monkeypatch):
-    """The summary judges every n-th block, and prints how many angles it compared."""
+    """The summary compares every n-th block of a long stream, and prints how many angles it compared."""
     monkeypatch.setattr(commands.Watch, "JUDGED", 2_500)
     monkeypatch.setattr(commands.Watch, "CHUNK", 300)
     result = run("--size", "10_000", "--block", "1000")
@@ -526,7 +526,7 @@ def test_judges_every_nth_block(run, monkeypatch):
 
 
 class Collected:
-    """An object that is destroyed just as a signal arrives."""
+    """An object that sends a signal to this process when it is destroyed."""
 
     def __init__(self, number):
         self.number = number
@@ -539,7 +539,7 @@ class Collected:
 def test_signal_in_a_destructor(number):
     """An exception that Python drops in a destructor is raised again with the next block."""
     if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("what started the tests ignores this signal, and so does every command")
+        pytest.skip("this process ignores the signal, as after nohup, and so does every command")
     error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: commands.Terminated}[number]
     watch = commands.Watch(summary.Moments(np.float64(0), np.float64(1)), quiet=True)
     before = signal.getsignal(number)
@@ -551,7 +551,7 @@ def test_signal_in_a_destructor(number):
     watch.progress(2, 2)
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_ignored_signals_stay_ignored():
     """A run under `nohup` outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -562,7 +562,7 @@ def test_ignored_signals_stay_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 @pytest.mark.parametrize(
     ("number", "code"),
     [
@@ -573,9 +573,9 @@ def test_ignored_signals_stay_ignored():
     ids=["int", "term", "hup"],
 )
 def test_signal_keeps_finished_blocks(tmp_path, number, code):
-    """After a signal while blocks are written, recorded blocks stay, and the message names --resume."""
+    """After a signal, recorded blocks are kept, and the message names --resume."""
     if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("what started the tests ignores this signal, as nohup does, and so does every command")
+        pytest.skip("this process ignores the signal, as after nohup, and so does every command")
     process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
     deadline = time.monotonic() + 60
     while not recorded(tmp_path / "samples.npy"):
@@ -599,7 +599,7 @@ def test_plain_progress_without_tqdm(run, monkeypatch):
 
 
 def test_plain_progress(monkeypatch, capsys):
-    """Lines come every two seconds and at the end, but not for a short run, whose rate would be that of compiling."""
+    """Lines are printed every two seconds and at the end, but not in a short run, which mostly compiles."""
     clock = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
     short, long = commands.PlainProgress(0, 100, "angles"), commands.PlainProgress(0, 100, "angles")

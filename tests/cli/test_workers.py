@@ -17,7 +17,7 @@ from jax_von_mises.cli import commands
 from tests import children
 from tests.streams.test_writer import recorded
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 BLOCKS, ROWS = 120, 2_048
 SAMPLE = [
@@ -33,7 +33,7 @@ def files(out):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Return the bytes that one process writes."""
+    """Return the files of a store that a single process writes."""
     out = tmp_path_factory.mktemp("alone") / "a.zarr"
     jax_von_mises.write_samples(out, jax.random.key(5), 0.5, 4.0, BLOCKS * ROWS, "float32", block_rows=ROWS)
     return files(out)
@@ -41,7 +41,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def start(tmp_path):
-    """Return a function that starts a program in the test's directory; all are killed at the end of the test."""
+    """Return a function that starts a Python program in the test's directory; all programs are killed afterwards."""
     started = []
 
     def start(*command, **options):
@@ -74,13 +74,13 @@ def wait_until(condition, process=None, seconds=120):
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline
-        assert process is None or process.poll() is None, "it was over too early"
+        assert process is None or process.poll() is None, "the process ended too early"
         time.sleep(0.01)
     return result
 
 
 def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
-    """Parts run one by one, with either name of the options; the last one finishes, and any of them can be repeated."""
+    """Both names of the options select a part; the last part completes the store, and any part can be repeated."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     output = capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
 
 @pytest.mark.slow
 def test_workers(tmp_path, monkeypatch, capsys, alone):
-    """Workers write the bytes of one process, and the summary describes them."""
+    """Workers write the bytes of a single process, and the summary covers their angles."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
     captured = capsys.readouterr()
@@ -167,11 +167,11 @@ LARGE = ["sample", "--quiet", "--concentration", "4", "--size", "1e8", "--block"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 def test_signal_stops_the_run(tmp_path, start, number, kind):
-    """After a signal, recorded blocks stay, no process is left, and one process can finish the run."""
+    """After a signal, recorded blocks are kept, no process is left, and a single process can complete the run."""
     out = tmp_path / f"a.{kind}"
     run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
     process = start(*run, "--workers", "2")
@@ -194,12 +194,12 @@ def test_signal_stops_the_run(tmp_path, start, number, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5, 1.0])
 def test_interrupt_while_workers_start(tmp_path, start, seconds):
-    """Ctrl-C while workers import gives one line on stderr and leaves no process."""
+    """Ctrl-C while workers start gives one line on stderr and leaves no process."""
     process = start("-W", "error", "-m", "jax_von_mises", *LARGE, tmp_path / "a.npy", "--workers", "2")
-    wait_until(lambda: len(group(process)) >= 4, process)  # with the one that multiprocessing starts to clean up
+    wait_until(lambda: len(group(process)) >= 4, process)  # including multiprocessing's resource tracker
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
@@ -210,14 +210,14 @@ def test_interrupt_while_workers_start(tmp_path, start, seconds):
 
 @pytest.mark.slow
 def test_worker_that_hangs_is_ended(tmp_path, start):
-    """If a worker hangs, the command gives up in time and leaves no process."""
+    """If a worker hangs, the command ends after the timeout and leaves no process."""
     out = tmp_path / "a.zarr"
     run = ["-W", "error", "-m", "jax_von_mises", *LARGE, out]
     process = start(*run, "--workers", "1", "--timeout", "3")
     wait_until(lambda: len(recorded(out)) >= 3, process)
     for worker in group(process):
         with open(f"/proc/{worker}/cmdline") as file:
-            if "spawn_main" in file.read():  # not what multiprocessing starts to clean up
+            if "spawn_main" in file.read():  # a worker, not multiprocessing's resource tracker
                 os.kill(worker, signal.SIGSTOP)
     assert process.wait(60) == 1
     wait_until(lambda: not group(process), seconds=20)
@@ -228,8 +228,8 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
 
 @pytest.mark.slow
 def test_dask_cluster(tmp_path, start, alone):
-    """A scheduler file or an address names the cluster; if its scheduler is killed, --resume continues on another."""
-    pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
+    """A scheduler file or an address selects a cluster; if the scheduler is killed, --resume continues on another."""
+    pytest.importorskip("distributed", reason="Dask is not installed (extra `dask`)")
     file, out = tmp_path / "scheduler.json", tmp_path / "a.zarr"
 
     def cluster():

@@ -1,8 +1,8 @@
 """The code on the pages runs as printed, from top to bottom, and prints what the pages show.
 
 The ``python`` blocks of a page run one after another in one process, and each ``py`` block in a separate process. The
-lines of ``sh`` and ``console`` blocks run in one directory, except those that install, take minutes or need a cluster,
-which are only compared with the programs that they call. ``make test`` runs the page that a newcomer reads first;
+lines of ``sh`` and ``console`` blocks run in one directory. Lines that install, take minutes or need a cluster do not
+run; only their names and options are checked against the programs that they call. ``make test`` runs the README, and
 ``make docs-code`` runs every page and the examples in the docstrings.
 """
 
@@ -32,14 +32,14 @@ PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs"
 # Languages of blocks, as written after the fence; names in braces are Sphinx directives.
 CODE, TEXT = ("python", "py", "sh", "console", "yaml"), ("text",)
 
-# Excerpts of an example, which the example's own tests run.
+# Excerpts of the examples, which have separate tests.
 EXCERPT = re.compile(r"^<!-- made: code .*?^<!-- end -->$", re.M | re.S)
 # Statements followed by their output in a comment.
 SHOWN = re.compile(r"^ *print\(.*\)  # (.+)$", re.M)
 
 # The mark of a cluster's job script, which is not run here.
 JOB = "#SBATCH"
-# Arguments of `jax-von-mises` in lines that are only parsed, since they take hours or need a bucket.
+# Arguments of `jax-von-mises` in lines that are only parsed, since they take hours, or need a bucket or a shared disk.
 TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
 # External programs that cannot run here.
 FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget", "pytest")
@@ -67,7 +67,7 @@ def with_blocks(*languages):
 
 
 def newcomers_first(pages):
-    """Return pages as parameters of a test; all are slow except the one that a newcomer reads first."""
+    """Return pages as parameters of a test; all except the README are slow."""
     slow = pytest.mark.slow
     return [page if page == "README" else pytest.param(page, marks=slow) for page in pages]
 
@@ -111,9 +111,9 @@ def test_python_runs(page):
     if page in ("runtime", "README"):
         pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra `export`)")
     if page == "tour":
-        pytest.importorskip("matplotlib", reason="Matplotlib, which the page uses, is not installed")
+        pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     if page == "migration":
-        pytest.importorskip("numpyro", reason="NumPyro, which the page uses, is not installed")
+        pytest.importorskip("numpyro", reason="NumPyro is not installed")
     space = {}
     for block in blocks(page, "python"):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -124,12 +124,12 @@ def test_python_runs(page):
 
 
 def agrees(line, shown):
-    """Return whether a printed line matches the page: the same text up to an ellipsis, with the same numbers."""
+    """Return whether a printed line has the text of the page up to an ellipsis, and nearly the same numbers."""
     number = re.compile(r"-?\d+\.\d*(?:e-?\d+)?")
     start = shown.split("...")[0]
     words, values = number.sub("", line), [float(digits) for digits in number.findall(line)]
     expected = [float(digits) for digits in number.findall(start)]
-    # The last digits differ between processors.
+    # The last digits may differ between processors.
     close = all(abs(value - each) <= 1e-4 * abs(each) for value, each in zip(values, expected, strict=False))
     return close and "".join(words.split()).startswith("".join(number.sub("", start).split()))
 
@@ -163,7 +163,7 @@ def test_commands_run(page, tmp_path):
     entered = [line for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block)]
     script = "\n".join(line for line in entered if runs(line))
     if ".zarr" in script:
-        pytest.importorskip("tensorstore", reason="TensorStore, which writes Zarr, is not installed (extra `storage`)")
+        pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
     if page == "tour":
         # The Python code of the page writes this file first.
         write = "import jax, jax_von_mises as j; j.write_samples('angles.npy', jax.random.key(0), .5, 4., 3_000_000)"
@@ -181,7 +181,7 @@ def test_commands_run(page, tmp_path):
 
 
 def commands():
-    """Yield all command lines of all pages as (page, words), from shell blocks and from lists in YAML."""
+    """Yield (page, words) for each command line in the shell blocks and YAML lists of all pages."""
     for page in PAGES:
         for block in blocks(page, "sh", "console"):
             yield from ((page, words(line)) for line in lines(block) if words(line))
@@ -201,7 +201,7 @@ def help_of(module):
 
 
 def test_commands_are_valid():
-    """Commands, even those that cannot run here, are valid according to the program's parser or --help text."""
+    """All commands, even those that cannot run here, are valid according to their program's parser or --help text."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = set(setup["options.extras_require"])
@@ -285,7 +285,7 @@ def test_the_gallery_has_every_example():
 
 def test_pages_show_the_committed_results_and_examples():
     """Tables and excerpts of the pages are current; `python -m docs.pages` updates them."""
-    pytest.importorskip("matplotlib", reason="the tables are made by the programs that draw: the extra `bench`")
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed (extra `bench`)")
     parts = results.parts()
     outdated = [path.name for path in PAGES.values() if pages.filled(text := path.read_text("utf-8"), parts) != text]
     assert not outdated, "run python -m docs.pages"
@@ -306,7 +306,7 @@ def test_the_citation_has_the_version():
 
 
 def test_statements_of_the_readme_match_the_results():
-    """Statements outside the generated tables agree with the results."""
+    """Statements in the README outside its generated tables agree with the results."""
     text = PAGES["README"].read_text(encoding="utf-8")
     committed = results.load()
     speed, grids = committed[results.MACHINE], committed[f"grids-{results.MACHINE}"]
@@ -344,14 +344,14 @@ def reference():
 
 @pytest.mark.parametrize("module", ["__init__.py", "runtime/__init__.py", "numpyro.py", "dask.py"])
 def test_the_reference_has_every_public_name(module):
-    # Read the file as text, since NumPyro and Dask need not be installed.
+    # Read the file as text, since NumPyro and Dask may not be installed.
     text = (ROOT / "jax_von_mises" / module).read_text(encoding="utf-8")
     public = set(ast.literal_eval(re.search(r"^__all__ = (\[.*?\])", text, re.M | re.S)[1])) - {"runtime"}
     prefix = ".".join(["jax_von_mises", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
     shown = set(reference()) | {"jax_von_mises.initialize_compilation_cache"}
     assert {f"{prefix}.{name}" for name in public} <= shown
     listed = set(re.findall(r"`(?:[\w.]+\.)?(\w+)", PAGES["functions"].read_text(encoding="utf-8")))
-    # Result classes are not in the tables.
+    # The tables omit the result classes of `runtime`.
     assert {name for name in public if name[0].islower() or module != "runtime/__init__.py"} <= listed
 
 

@@ -31,8 +31,8 @@ def ratio(k):
 
 @pytest.fixture(scope="module")
 def one_reading():
-    """Return a reading next to pi, followed by none, and the exact mean resultant after every step."""
-    turn = 0.7  # many full turns in total
+    """Return inputs with a single compass reading, near pi, and the exact mean resultant vector after each step."""
+    turn = 0.7  # per step, which adds up to many full turns
     turns, readings = (jnp.full(example.STEPS, value, jnp.float32) for value in (turn, 3.1))
     concentrations = jnp.zeros(example.STEPS).at[0].set(example.COMPASS)
     after = np.arange(example.STEPS)
@@ -54,7 +54,7 @@ def test_grid_filter_has_the_exact_moments(one_reading):
 
 
 def test_particles_have_the_exact_moments(one_reading, key):
-    """The particles have the exact moments, up to five standard deviations of 4096 particles."""
+    """The particles' mean resultant is exact up to five standard errors of 4096 particles."""
     inputs, expected = one_reading
     estimates, cloud = example.particle_filter(key, *inputs)
     assert np.abs(cloud[0] - cloud[1]).max() > 0
@@ -65,7 +65,7 @@ def test_particles_have_the_exact_moments(one_reading, key):
 
 @pytest.fixture(scope="module")
 def runs():
-    """Return headings, readings and the results of the exact filter, run by run, from the keys of `compare`."""
+    """Return the headings, the readings and the exact filter's results of each run, with the keys of `compare`."""
     turns, concentrations = example.gyro(), example.compass()
     results = []
     for key in random.split(random.key(2), RUNS):
@@ -75,7 +75,7 @@ def runs():
 
 
 def test_particles_follow_the_exact_filter(runs, key):
-    """The particles' mean resultant is that of the exact posterior at every step, to a few times 1 / sqrt(4096)."""
+    """Over all steps, the particles' mean resultant differs from the exact one by less than 3 / sqrt(4096) (RMS)."""
     _, readings, _, densities = (each[0] for each in runs)
     cloud = np.asarray(example.particle_filter(key, example.gyro(), readings, example.compass())[1], float)
     miss = np.abs(np.mean(np.exp(1j * cloud), axis=1) - resultant(densities))
@@ -83,7 +83,7 @@ def test_particles_follow_the_exact_filter(runs, key):
 
 
 def test_rotated_readings_rotate_the_posterior(runs):
-    """Rotated readings rotate the posterior, even where it then lies across the ends of the grid."""
+    """Rotated readings rotate the posterior, even across the ends of the grid."""
     _, readings, _, plain = (each[0] for each in runs)
     cells = 200
     turned = readings + np.float32(2 * np.pi * cells / example.CELLS)
@@ -92,7 +92,7 @@ def test_rotated_readings_rotate_the_posterior(runs):
 
 
 def test_exact_filter_knows_its_error(runs):
-    """The mean of 1 - cos(error) is the mean circular variance of the posterior: the filter fits the data."""
+    """The mean of 1 - cos(error) equals the mean circular variance of the posterior."""
     headings, _, estimates, densities = runs
     surplus = np.abs(resultant(densities)) - np.cos(headings - estimates)
     mean, error = example.mean_and_error(surplus)

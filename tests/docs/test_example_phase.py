@@ -1,4 +1,4 @@
-"""The example of an interrupted file gives the bytes of an uninterrupted one, and correct estimates."""
+"""The phase noise example: an interrupted run gives the bytes of an uninterrupted one, and estimates are correct."""
 
 import json
 
@@ -16,7 +16,7 @@ ROWS = 2**17
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Return the path of a file that was interrupted and resumed, and what the second call did."""
+    """Return the path of a file whose run was interrupted and resumed, and the result and memory of the second call."""
     path = tmp_path_factory.mktemp("phases") / "phases.npy"
     return path, *example.interrupt_and_resume(path, jax.random.key(1), ROWS)
 
@@ -34,7 +34,7 @@ def test_file_is_resumed_to_the_same_bytes(file):
 
 
 def test_symbol_error_against_scipy():
-    """Symbol errors agree with SciPy in double precision; without noise the phase alone decides."""
+    """Symbol error rates agree with SciPy in double precision; without noise, they depend on the phase alone."""
     phase = np.linspace(-3, 3, 61)
     for snr in (1.0, 10.0, 20.0):
         correct = special.ndtr(np.sqrt(2 * snr) * np.cos(phase + np.pi / 4))
@@ -53,7 +53,7 @@ def test_exact_values_against_scipy(snr):
         return np.exp(loop * (np.cos(angle) - 1)) / (2 * np.pi * special.i0e(loop))
 
     nodes, weights = np.polynomial.legendre.leggauss(100)
-    width = 3 * np.pi / 8  # half the arc between the edge and the other side of the circle
+    width = 3 * np.pi / 8  # half of the arc from pi/4 to pi
     tail = 2 * width * np.sum(weights * density(np.pi / 4 + width * (nodes + 1)))
     assert example.exact_without_noise(np.float32(loop)) == pytest.approx(tail, rel=2e-5)
     grid = np.linspace(-np.pi, np.pi, 4096, endpoint=False)
@@ -63,7 +63,7 @@ def test_exact_values_against_scipy(snr):
 
 
 def test_rates_of_the_file(file, rates):
-    """Rates equal those that NumPy computes from the array, and lie within five standard errors of the exact ones."""
+    """Rates equal those that NumPy computes from the file, and lie within five standard errors of the exact ones."""
     phases = np.load(file[0]).astype(float)
     (tails, _), (errors, spread) = rates
     for size, estimates in zip(example.SIZES, tails, strict=True):
@@ -80,7 +80,7 @@ def test_rates_of_the_file(file, rates):
 
 
 def test_rare_phases_are_counted():
-    """Rare phases, 17 thousand in a million, are counted in batches that do not divide the number of draws."""
+    """Rare phases, about 17,000 in a million, are counted in batches that do not divide the number of draws."""
     snr = example.ratio(10.0)
     exact = float(example.exact_without_noise(snr))
     count = example.count_rare(jax.random.key(3), snr, 10**6, batch=2**18)
@@ -88,7 +88,7 @@ def test_rare_phases_are_counted():
 
 
 def test_main_keeps_the_file_in_the_given_folder(tmp_path, monkeypatch, capsys):
-    """The second run uses the file of the first, and draws nothing."""
+    """A second run uses the file of the first one and draws nothing."""
     monkeypatch.setattr(example, "ROWS", 2**17)
     monkeypatch.setattr(example, "RARE", 2**18)
     for kept in (example.BLOCKS // 2, example.BLOCKS):

@@ -1,4 +1,4 @@
-"""The integrals over angles: the known answer, the distribution of each scheme, and the rate at which errors fall."""
+"""The quasi-Monte Carlo example: the exact mean, the distribution of each scheme, and how fast errors fall."""
 
 import itertools
 
@@ -21,14 +21,14 @@ def rms_errors():
 
 
 def test_squared_distance():
-    """The squared distance is 16 for a straight chain, and 0 for a square that closes."""
+    """The squared distance is 16 for a straight chain and 0 for a closed square."""
     assert float(example.squared_distance(np.zeros(3, np.float32))) == pytest.approx(16)
     assert float(example.squared_distance(np.full(3, np.pi / 2, np.float32))) == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("angles", [1, 2, 3])
 def test_exact_mean_by_quadrature(angles):
-    """The exact mean equals a sum over a grid of full turns, which integrates smooth periodic functions exactly."""
+    """The exact mean equals a sum over a periodic grid, which integrates smooth periodic functions to rounding."""
     grid = np.linspace(-np.pi, np.pi, 32, endpoint=False)
     weights = np.exp(example.CONCENTRATION * np.cos(grid - example.LOC))
     weights /= weights.sum()
@@ -38,7 +38,7 @@ def test_exact_mean_by_quadrature(angles):
     assert example.exact_mean(angles) == pytest.approx(joint @ np.abs(np.exp(1j * heading).sum(axis=1)) ** 2, rel=1e-12)
 
 
-# In the shapes of `rms_errors`, so that the programs are compiled once.
+# The shapes are those of `rms_errors`, so that each program is compiled only once.
 SCHEMES = {
     "independent": lambda: example.independent(random.key(1), max(SIZES), REPLICATES, 6),
     "mirrored pairs": lambda: example.mirrored(random.key(1), max(SIZES), REPLICATES, 6),
@@ -49,7 +49,7 @@ SCHEMES = {
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_angles_of_each_scheme_have_the_distribution(name):
-    """The angles' trigonometric moments have no bias, judged by the spread of the replicates."""
+    """Trigonometric moments are unbiased, up to five standard errors from the spread of the replicates."""
     angles = np.asarray(SCHEMES[name](), float)
     assert angles.shape[:2] == (max(SIZES), REPLICATES)
     for order in (1, 2):
@@ -57,11 +57,11 @@ def test_angles_of_each_scheme_have_the_distribution(name):
         means = np.mean(np.cos(order * (angles - example.LOC)), axis=(0, 2))
         assert abs(means.mean() - exact) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES)
         means = np.mean(np.sin(order * (angles - example.LOC)), axis=(0, 2))
-        assert abs(means.mean()) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES) + 1e-8  # for rounding
+        assert abs(means.mean()) < 5 * means.std(ddof=1) / np.sqrt(REPLICATES) + 1e-8  # rounding
 
 
 def test_mirrored_angles_are_adjacent():
-    """Mirrored angles are adjacent, so that the first points are complete pairs."""
+    """Any even number of first points consists of complete pairs."""
     angles = np.asarray(SCHEMES["mirrored pairs"](), float)
     around = np.exp(1j * (angles - example.LOC))
     np.testing.assert_allclose(around[::2], np.conj(around[1::2]), atol=1e-6)
@@ -77,7 +77,7 @@ def test_sobol_angles_are_as_even_as_the_points():
 
 
 def test_independent_error_is_the_standard_deviation(rms_errors):
-    """The error is the standard deviation of 2 + 2 cos(x), whose square two sizes of 50 replicates give to 14 %."""
+    """The mean squared error of n points is the variance of 2 + 2 cos(x) over n; 100 replicates give it to 14 %."""
     first, second = (special.ive(p, example.CONCENTRATION) / special.i0e(example.CONCENTRATION) for p in (1, 2))
     variance = 4 * (0.5 + 0.5 * second * np.cos(2 * example.LOC) - (first * np.cos(example.LOC)) ** 2)
     assert np.mean(np.array(SIZES) * rms_errors[1]["independent"] ** 2) == pytest.approx(variance, rel=0.5)

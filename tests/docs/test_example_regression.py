@@ -1,4 +1,4 @@
-"""The example of circular regression recovers the parameters of its data."""
+"""The circular regression example recovers the parameters of its data."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("implicit_promotion")]
 
 @pytest.fixture(scope="module")
 def implicit_promotion():
-    """NumPyro's own inference divides floats by integers."""
+    """Allow implicit promotion, since NumPyro's inference divides floats by integers."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -36,7 +36,7 @@ def svi(implicit_promotion, data):
 
 @pytest.mark.parametrize("method", ["nuts", "svi"])
 def test_circular_regression_finds_the_coefficients(method, request):
-    """Coefficients are within five standard deviations of the truth, which excludes other optima and the prior."""
+    """Posterior means are within five standard deviations of the truth, which excludes other optima and the prior."""
     columns = example.columns(request.getfixturevalue(method))
     for name, value in example.true_values().items():
         sd = np.std(columns[name])

@@ -1,4 +1,4 @@
-"""The example of torsion angles: its data, the loader of structures, the scores and their standard error."""
+"""The torsion angle example: its data, the reader of structures, and the scores with their standard error."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import pytest
 from docs.examples import torsion_angles as example
 from jax_von_mises import Mixture, SineBivariateVonMises
 
-# Lengths in angstrom and angles in degrees of a backbone, from each atom to the next one.
+# Bond lengths in angstrom and bond angles in degrees of a backbone, keyed by the last atom of the bond.
 LENGTHS = {"N": 1.329, "CA": 1.458, "C": 1.525}
 ANGLES = {"N": 116.2, "CA": 121.7, "C": 111.0}
 
@@ -43,7 +43,7 @@ def test_measured_residues():
     assert pairs.shape == held_out.shape == (868, 2)
     degrees = np.rad2deg(np.concatenate([pairs, held_out]))
     assert np.all(np.abs(degrees) <= 180.001)
-    # Between a quarter and a half of them are in right-handed helices.
+    # Between a quarter and a half of the residues are in right-handed helices.
     helix = (np.abs(degrees - [-63, -43]) < 20).all(1)
     assert 0.25 < helix.mean() < 0.5
 
@@ -51,8 +51,8 @@ def test_measured_residues():
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pdb", ".cif"])
 def test_structures_are_read(tmp_path, ending):
-    """The known angles of a chain are read; those of the first and last residue, which lack one, are left out."""
-    bio = pytest.importorskip("Bio.PDB", reason="structures are read by Biopython")
+    """The angles of a known chain are read, without the first and the last residue, which have only one angle."""
+    bio = pytest.importorskip("Bio.PDB", reason="Biopython is not installed")
     angles = [(-60.0, -45.0), (-120.0, 130.0), (-65.0, 170.0), (60.0, 40.0), (-90.0, -175.0), (-70.0, 150.0)]
     path = tmp_path / "made.pdb"
     path.write_text(pdb_text(backbone(angles)))
@@ -65,7 +65,7 @@ def test_structures_are_read(tmp_path, ending):
 
 
 def test_the_gain_has_the_standard_error_of_means_of_blocks():
-    """Blocks of ten equal gains carry as much information as blocks of one."""
+    """Blocks of ten equal gains have the same standard error as blocks of one."""
     gains = np.random.default_rng(0).normal(size=example.BLOCKS)
     mean, error = example.mean_gain(np.repeat(gains, 10))
     np.testing.assert_allclose([mean, error], [gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains))])
@@ -90,7 +90,7 @@ def test_the_mean_of_psi_crosses_the_cut():
 
 @pytest.mark.slow
 def test_main(capsys, tmp_path):
-    """The fits of pairs are at least as likely as those of independent angles, from which they start."""
+    """The fits of dependent pairs are at least as likely as those of independent angles, from which they start."""
     pytest.importorskip("matplotlib")
     example.main(["--quick", "--out", str(tmp_path / "picture.svg")])
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]

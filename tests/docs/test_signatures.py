@@ -50,11 +50,11 @@ def test_annotated_and_described(name):
     if names is not None:
         assert sorted(names) == sorted(parameters)
     elif "." not in name and parameters:
-        assert "see" in FUNCTIONS[name].__doc__.lower(), "neither parameters nor where they are described"
+        assert "see" in FUNCTIONS[name].__doc__.lower(), "the docstring does not describe the parameters"
 
 
 def test_docstrings_are_static():
-    """No docstring is assigned at run time, so editors show what `help` shows."""
+    """No docstring is assigned at run time, so that editors show the same text as `help`."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assign | ast.AugAssign):

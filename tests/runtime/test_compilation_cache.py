@@ -1,4 +1,4 @@
-"""The compilation cache: shared with later processes, private, and never a cause of failure."""
+"""The compilation cache is shared with later processes, closed to other users, and never a cause of failure."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from jax_von_mises.runtime import compilation_cache
 from tests import children
 
 pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="modes and owners are those of POSIX"),
+    pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and owners"),
     pytest.mark.usefixtures("no_cache_afterwards"),
 ]
 
@@ -29,7 +29,7 @@ def place(tmp_path):
 
 
 def entry(folder, name, size=100, used=None, content=None):
-    """Write a program to a cache, as JAX does."""
+    """Write a made-up program to a cache as JAX does, and return its path."""
     path = folder / f"jit_{name}-{hashlib.sha256(name.encode()).hexdigest()}-cache"
     path.write_bytes(zlib.compress(os.urandom(size), 0) if content is None else content)
     path.with_name(path.name.replace("-cache", "-atime")).write_bytes(bytes(8))
@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Later processes find programs even if they turn the cache on late; its directory is private for any umask."""
+    """Later processes find programs even if they turn the cache on late; the directory is private for any umask."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
@@ -65,7 +65,7 @@ def test_later_processes_find_what_earlier_ones_compiled(place):
     assert late["hits"] >= 1
     assert (late["misses"], late["entries"]) == (0, cold["entries"])
     assert total == again
-    assert not list(place.glob("*-cache")), "the limit holds at the end of a process"
+    assert not list(place.glob("*-cache")), "the limit must hold at the end of a process"
 
 
 def test_default_directory(tmp_path, monkeypatch):
@@ -78,14 +78,14 @@ def test_default_directory(tmp_path, monkeypatch):
     info = initialize_compilation_cache(max_size=None)
     assert (info.path, info.limit, info.enabled, info.writable) == (str(tmp_path / "other"), None, True, True)
     jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard says to ignore it
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, according to the XDG standard
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("sys.platform", "linux")
     assert initialize_compilation_cache().path == str(tmp_path / ".cache/jax_von_mises/compiled")
 
 
 def test_created_directories_are_private(tmp_path, monkeypatch):
-    """Every level is private whatever the umask; otherwise the next process would refuse it."""
+    """Every created directory is private for any umask; otherwise the next process would refuse the cache."""
     tmp_path.chmod(0o700)
     for umask in (0o000, 0o077):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"{umask}" / "more"))
@@ -100,7 +100,7 @@ def test_created_directories_are_private(tmp_path, monkeypatch):
 
 
 def test_unusable_default_directory(tmp_path, monkeypatch):
-    """An unusable default directory is no error, since the user did not choose it."""
+    """An unusable default directory causes only a warning, since the user did not choose it."""
     tmp_path.chmod(0o700)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -144,7 +144,7 @@ def test_writable_by_others(place):
     place.parent.chmod(0o777)
     with pytest.raises(PermissionError, match="everyone"):
         initialize_compilation_cache(place)
-    place.parent.chmod(0o1777)  # where nobody can replace the files of others
+    place.parent.chmod(0o1777)  # the sticky bit keeps users from replacing the files of others
     assert initialize_compilation_cache(place).enabled
 
 
@@ -156,7 +156,7 @@ def test_groups(place, monkeypatch):
     monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group(("staff", "x", number, ["eve"])))
     with pytest.raises(PermissionError, match="by the group staff"):
         initialize_compilation_cache(place)
-    # Many systems give each user a group of the same name.
+    # Many systems give each user a private group of the same name.
     import pwd
 
     user = pwd.getpwuid(os.getuid())
@@ -179,7 +179,7 @@ def test_owner(place, monkeypatch):
 def test_entries_of_others(place):
     """Entries of other users are refused, since they may date from a time when the directory was open."""
     if os.getuid() != 0:
-        pytest.skip("only root can give a file to someone else")
+        pytest.skip("only root can give a file to another user")
     place.mkdir(mode=0o755)
     entry(place, "good")
     assert initialize_compilation_cache(place).entries == 1
@@ -189,7 +189,7 @@ def test_entries_of_others(place):
 
 
 def test_link_to_the_directory(place):
-    """A link to a directory is resolved, and its target is the cache."""
+    """A link to a directory is resolved."""
     place.mkdir(mode=0o700)
     link = place.parent / "link"
     link.symlink_to(place)
@@ -218,7 +218,7 @@ def test_turned_off(place):
 
 
 def test_incomplete_programs_are_removed(place, monkeypatch):
-    """Incomplete programs, left by a full disk, are removed; JAX would warn of them in every process and keep them."""
+    """Incomplete programs, as left by a full disk, are removed, since JAX would keep them and warn in every process."""
     place.mkdir(mode=0o700)
     full = entry(place, "full")
     cut = entry(place, "cut", content=full.read_bytes()[:-7])
@@ -228,7 +228,7 @@ def test_incomplete_programs_are_removed(place, monkeypatch):
     def missing():
         raise ImportError
 
-    monkeypatch.setattr(compilation_cache, "_zstd", missing)  # without a reader, such entries stay
+    monkeypatch.setattr(compilation_cache, "_zstd", missing)  # without a decompressor, zstd entries stay
     assert initialize_compilation_cache(place).entries == 2
     assert full.exists()
     assert other.exists()
@@ -296,18 +296,18 @@ look("nowhere", 15)
 
 @pytest.mark.slow
 def test_full_and_read_only_disk(tmp_path):
-    """Existing entries are used; nothing fails, and incomplete files are removed once there is space."""
+    """Nothing fails: existing entries are used, and incomplete ones are removed once there is space."""
     unshare = children.own_mounts(tmp_path)
     lines = children.run(NARROW, tmp_path, before=unshare)
     room, found, added, filling, again, read_only, read_only_new, nowhere = (line.split(maxsplit=5) for line in lines)
     assert room[1:4] == ["True", "True", "False"]
     assert int(room[4]) > 0
-    assert len(room) == 5, "no warning"
+    assert len(room) == 5, "there must be no warning"
     assert found[1:5] == ["True", "False", "True", "0"]
     assert "cannot be written to (No space left on device)" in found[5]
     assert added[1:5] == ["True", "False", "False", "0"]
-    assert "Error writing" not in added[5], "JAX does not try"
-    assert filling[1:3] == ["True", "True"], "there was room for the trial"
+    assert "Error writing" not in added[5], "JAX must not try to write"
+    assert filling[1:3] == ["True", "True"], "the trial file must fit"
     assert "Error writing persistent compilation cache entry" in filling[5]
     assert again[1:3] == ["True", "True"]
     assert len(again) == 5

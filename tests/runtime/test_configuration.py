@@ -10,7 +10,7 @@ from jax_von_mises import runtime
 from jax_von_mises.runtime import child, flags
 from tests import children
 
-# Removes the variables of this process from the environment of another.
+# Changes that remove the JAX and XLA variables of this process from the environment of a child.
 WITHOUT = {name: None for name in os.environ if name.startswith(("JAX_", "XLA_", "PJRT_"))}
 
 EARLY = """
@@ -24,32 +24,32 @@ configured = runtime.configure(
     cpu_devices=3, compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernel=False,
     xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False, "xla_dump_hlo_pass_re": ""},
 )
-assert not configuration.started(), "looking must not start JAX"
+assert not configuration.started(), "`configure` must not start JAX"
 assert configured == runtime.settings()
 assert all(item.source == "configure" and item.changeable for item in configured)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
 assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
-# The user's flags stay, also cumulative ones, except those set here.
+# The user's flags stay, including repeated ones, except those that `configure` sets.
 assert os.environ["XLA_FLAGS"].split() == [
     "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_cpu_prefer_vector_width=512",
     "--xla_gpu_force_compilation_parallelism=2", "--xla_gpu_enable_latency_hiding_scheduler=true",
     "--xla_gpu_autotune_level=0", "--xla_cpu_enable_fast_min_max=false", "--xla_dump_hlo_pass_re=",
 ]
-runtime.configure(profile_guided=False)  # on a CPU JAX finds no profile, and warns
+runtime.configure(profile_guided=False)  # on a CPU, JAX finds no profile and warns
 x = jax.numpy.arange(4, dtype="float64")
 assert len(jax.devices()) == 3 and x.dtype == "float64"
 if sys.platform == "linux":
     names = (open(f"/proc/self/task/{i}/comm").read().strip() for i in os.listdir("/proc/self/task"))
     assert collections.Counter(names)["tf_XLAEigen"] in (1, 3)  # for one device, or for each
 assert configuration.started()
-runtime.configure(x64=False, threads=1)  # x64 may still change, and threads keeps its value
+runtime.configure(x64=False, threads=1)  # x64 can still change, and `threads` already has this value
 assert jax.numpy.zeros(2).dtype == "float32"
 before = dict(os.environ)
 try:
     runtime.configure(x64=True, threads=2, cpu_devices=4, xla_flags="--xla_gpu_autotune_level=1")
 except RuntimeError as error:
     print(error)
-assert dict(os.environ) == before and not jax.config.jax_enable_x64, "all or nothing"
+assert dict(os.environ) == before and not jax.config.jax_enable_x64, "nothing may change"
 print(sorted(item.name for item in runtime.settings() if item.changeable))
 # Later changes by other code are kept.
 variables["PJRT_NPROC"] = os.environ["PJRT_NPROC"] = "7"
@@ -74,7 +74,7 @@ def test_set_shown_and_undone():
     assert "x64" not in kept
 
 
-# Every argument, with values that include JAX's own defaults, and the variable that sets it without this package.
+# For each argument: a value (some are JAX's defaults), and the variable and text that set it without this package.
 VALUES = {
     "platform": ("cpu", "JAX_PLATFORMS", "cpu"),
     "x64": (False, "JAX_ENABLE_X64", "0"),
@@ -97,7 +97,7 @@ import jax
 before = dict(os.environ), dict(jax.config.values)
 from jax_von_mises import runtime
 from jax_von_mises.runtime import configuration, variables
-assert (dict(os.environ), dict(jax.config.values)) == before, "nothing happens at import"
+assert (dict(os.environ), dict(jax.config.values)) == before, "the import must change nothing"
 assert not configuration.started() and runtime.reset() == ()
 
 def shown():
@@ -110,15 +110,15 @@ for name, value in values.items():
     runtime.reset()
 found["reset"] = shown()
 runtime.configure(**values, check=False)
-assert variables.findings(gpus=True) == [], "the doctor knows what configure sets"
+assert variables.findings(gpus=True) == [], "the doctor must accept what `configure` sets"
 runtime.reset()
 print(json.dumps(found))
 
-# The flag of an argument counts as that argument, however it was set.
+# A flag that belongs to an argument is shown as that argument, even if `xla_flags` sets it.
 runtime.configure(xla_flags="--xla_gpu_force_compilation_parallelism=2 --xla_gpu_autotune_level=0", check=False)
 assert shown()["compile_threads"] == [2, "configure"], shown()
 own = os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
-# Other code may add flags, and its changes belong to it.
+# Other code may add and change flags.
 os.environ["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer= --xla_gpu_force_compilation_parallelism=3"
 assert shown()["compile_threads"] == [3, "environment"]
 assert shown()["xla_flags"] == [f"{own} --xla_gpu_enable_command_buffer=", "configure"]
@@ -180,7 +180,7 @@ def test_fatal_settings_are_refused():
     assert "--xla_no_such" in unknown
     assert "use --xla_gpu_autotune_level=0 to 4" in unknown
     assert "with these settings JAX does not start" in platform
-    assert "Error: " in platform, "and why"
+    assert "Error: " in platform, "the message must give the reason"
     assert "did not start within 0.01 s" in slow
     assert "--xla_cpu_fast_math_honor_nans gives plausible angles" in harmful
     assert "honor_infs" not in harmful
@@ -235,7 +235,7 @@ def test_flags_are_read_as_xla_reads_them(tmp_path):
 
 @pytest.mark.slow
 def test_all_refused_flags_are_found(monkeypatch):
-    """All refused flags are found, although XLA reports one kind at a time and JAX may stop for other reasons."""
+    """All refused flags are found, although XLA reports one kind at a time and JAX lacks the requested platform."""
     without_gpu = child.configuration() | {"JAX_PLATFORMS": "gpu"}
     monkeypatch.setattr(child, "configuration", lambda: without_gpu)
     invalid = "--xla_no_such=1 --xla_gpu_autotune_level=x --xla_nor_this --xla_gpu_enable_command_buffer=NOPE"
@@ -248,9 +248,9 @@ def test_all_refused_flags_are_found(monkeypatch):
 
 @pytest.mark.slow
 def test_advice_is_about_existing_flags():
-    """A flag reported as unknown does not exist, and one reported as useless or harmful does."""
+    """The installed jaxlib knows every flag that the advice calls harmful or useless, and none that it calls gone."""
     exists = [flags.Flag(name, "1") for name, advice in flags.ADVICE.items() if advice.level != flags.GONE]
     assert not [item for item in flags.refused(exists) if "does not know" in item.reason]
     gone = [name for name, advice in flags.ADVICE.items() if advice.level == flags.GONE]
-    known = {"xla_gpu_enable_llvm_module_compilation_parallelism"}  # known to jaxlib 0.10
+    known = {"xla_gpu_enable_llvm_module_compilation_parallelism"}  # exists in jaxlib 0.10
     assert {item.flag for item in flags.refused([flags.Flag(name, "1") for name in gone])} >= set(gone) - known

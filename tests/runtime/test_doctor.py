@@ -1,4 +1,4 @@
-"""The doctor: its findings for machines, installations and flags, and its robustness."""
+"""The doctor: its findings on machines, installations and settings, and what it does if child processes fail."""
 
 import argparse
 import functools
@@ -25,7 +25,7 @@ CUDA13 = PIP | {"jax-cuda13-plugin": "0.10.2", "jax-cuda13-pjrt": "0.10.2"}
 
 
 def stand_in(folder, program, script):
-    """Write a stand-in for a driver's program; return its path."""
+    """Write a stand-in for a driver's program, and return its path."""
     path = folder / program
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -34,7 +34,7 @@ def stand_in(folder, program, script):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Return a function that writes stand-ins for drivers' programs, the only such programs of this machine."""
+    """Return a function that writes stand-ins for drivers' programs; the real ones are hidden."""
     for name, program in (("SMI", "nvidia-smi"), ("ROCMINFO", "rocminfo")):
         monkeypatch.setattr(hardware, name, (str(tmp_path / program),))
     monkeypatch.setattr(environment, "PROC_DRIVER", tmp_path / "version")
@@ -52,7 +52,7 @@ def test_nvidia(machine):
 
 
 def test_old_nvidia(machine):
-    """Cards are found even if the driver's program does not know the compute capability."""
+    """Cards are found even if nvidia-smi does not know the compute capability."""
     machine(
         "nvidia-smi", 'case "$1" in *compute_cap*) echo "not a valid field"; exit 2;; esac; echo "470.8, 99, 4, K80"'
     )
@@ -61,7 +61,7 @@ def test_old_nvidia(machine):
 
 
 def test_lost_card(machine):
-    """If a card is lost, the remaining cards count, whatever the exit code."""
+    """If a card is lost, the remaining cards are found, whatever the exit code."""
     machine("nvidia-smi", 'echo "580.65.06, 99, 4, H100, 9.0"; echo "GPU 1 is lost"; exit 15')
     (found,) = hardware.accelerators()
     assert (found.driver, len(found.cards)) == ("580.65.06", 1)
@@ -111,7 +111,7 @@ def test_amd(machine):
 
 
 def test_requirements(monkeypatch):
-    """The requirements are those in the metadata of JAX's plugins."""
+    """Requirements are read from the metadata of JAX's plugins."""
     needs = [
         'nvidia-cudnn-cu12<10.0,>=9.8; sys_platform == "linux" and extra == "with-cuda"',
         "nvidia-nccl-cu12 (>=2.18)",
@@ -189,7 +189,7 @@ def test_problems_of_unused_gpus():
 
 
 def test_same_rule_as_the_script():
-    """install_gpu.sh uses the same numbers as the doctor."""
+    """install_gpu.sh requires the same driver versions and compute capabilities as the doctor."""
     script = (children.ROOT / "install_gpu.sh").read_text()
     first, second = re.findall(r"driver_needed=(\d+) capability_needed=(\d+)", script)
     needed = {12: first, 13: second}
@@ -273,9 +273,9 @@ def test_variables_of_this_package_are_known():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
 def test_the_statement_on_threads_holds():
-    """JAX computes on a CPU with PJRT_NPROC threads, whatever the variables of other libraries."""
+    """JAX computes on a CPU with PJRT_NPROC threads, and ignores the variables of other libraries."""
     program = """
 import os, jax
 jax.block_until_ready(jax.jit(lambda: 0.0)())
@@ -288,7 +288,7 @@ print(sum(name == "tf_XLAEigen" for name in names))
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """Return a diagnosis of this machine, with a failing driver and variables that would disturb the trial."""
+    """Return a diagnosis of this machine, with a failing driver and variables that would distort the draws."""
     folder = tmp_path_factory.mktemp("machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "SMI", (stand_in(folder, "nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9'),))
@@ -301,7 +301,7 @@ def here(tmp_path_factory):
 
 
 def test_this_machine(here):
-    """There is no problem if the CPU is expected, as install_gpu.sh expects it without a working driver."""
+    """A failing driver is no problem if the CPU is expected, as by install_gpu.sh without a working GPU."""
     assert here.ok, here
     assert here.backend["platform"] == "cpu"
     assert here.backend["why"] == "JAX_PLATFORMS=cpu requests it"
@@ -343,7 +343,7 @@ def test_command_line(here, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_flags_that_end_jax_or_change_angles(monkeypatch):
-    """JAX is started without the flags that end it, and the effect of the others on the angles is checked."""
+    """The doctor removes flags that would end JAX, and reports the effect of other flags on the angles."""
     monkeypatch.setenv(
         "XLA_FLAGS", "--xla_gpu_autotune=1 --xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false"
     )
@@ -385,7 +385,7 @@ def test_child_that_does_not_finish(steps, code, words):
 
 
 def test_gpu_that_is_not_used(monkeypatch):
-    """Plugin and driver are installed but JAX runs on the CPU: the doctor asks JAX for the reason."""
+    """If JAX runs on the CPU despite its plugin, the doctor reports JAX's reason."""
     message = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
     calls = []
 
@@ -408,7 +408,7 @@ ABOUT = {"card": "H100", "driver": "580.65.06"}
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """Simulate a machine with kernels; return its state, with the outcomes of their trial and of draws by them."""
+    """Simulate a machine with CUDA kernels; return a state, in which tests set the outcomes of trial and draws."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     tried = []
@@ -418,7 +418,7 @@ def kernels(tmp_path, monkeypatch):
         path = "kernels" if requested or kept == "" else f"plain, {kept}"
         steps, ended = [{"step": "device", **DEVICE, "path": path}, {"step": "end"}], child.Ended(0, "", "")
         if requested:
-            assert kept is None, "a verdict was kept before devices have drawn with the kernels"
+            assert kept is None, "a verdict was kept before the devices drew with the kernels"
             steps, ended = state.draws or (steps, ended)
         elif state.plain:
             steps, ended = state.plain
@@ -453,7 +453,7 @@ def of_kernels(found):
     ],
 )
 def test_trial_of_the_kernels(kernels, failed, words, path, do):
-    """The trial runs if the probe finds no verdict, and the devices draw again afterwards; no outcome is a problem."""
+    """The trial runs if there is no verdict, and the devices then draw again; no outcome counts as a problem."""
     kernels.trial = kernels.trial._replace(failed=failed, detail=words)
     found = runtime.diagnose(timeout=9)
     assert kernels.tried == [(9, None)]
@@ -481,7 +481,7 @@ def test_no_trial_without_kernels(kernels):
     ],
 )
 def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
-    """The advice names a directory only if a directory would help."""
+    """The advice names XDG_CACHE_HOME only if the driver's version is known, without which no verdict is kept."""
     (tmp_path / "jax_von_mises").write_text("in the way")
     kernels.trial = kernels.trial._replace(about=about)
     found = runtime.diagnose(timeout=9)
@@ -513,7 +513,7 @@ SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no
     ],
 )
 def test_kernels_that_passed_but_do_not_draw(kernels, steps, ended, failed, words):
-    """A failure of the kernels is kept, unlike other ends of the child; the plain path then draws without a problem."""
+    """Only a failure of the kernels themselves is kept; the plain path then draws without a problem."""
     kernels.draws = steps, ended
     found = runtime.diagnose(timeout=9)
     kept = cuda_verdict.read(ABOUT)
@@ -563,7 +563,7 @@ def test_missing_platform(monkeypatch):
 
 
 def test_known_angles():
-    """The angles of the probe are the quantiles of the key's words."""
+    """The known angles of the probe are quantiles of the key's words."""
     words = np.asarray(counter.words(jax.random.key(0, impl="threefry2x32"), (len(probe.KNOWN_ANGLES),), 1)[0])
     magnitude = (words >> 1).astype(np.float64)
     t, c = (magnitude + 0.5) * 2.0**-32, (2.0**31 - 1 - magnitude + 0.5) * 2.0**-32
@@ -574,7 +574,7 @@ def test_known_angles():
 
 @pytest.mark.slow
 def test_wrong_device_is_detected(capsys, monkeypatch):
-    """A device that draws correctly passes; one that is off by little more than rounding does not."""
+    """A correct device agrees with the known angles, but not with angles that are larger by a factor of 1 + 2e-5."""
     monkeypatch.setattr(probe, "ANGLES", 2**15)
     device = jax.devices()[1]
     probe.examine(device)

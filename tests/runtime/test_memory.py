@@ -19,7 +19,7 @@ columns, in_flight = int(columns), int(in_flight)
 shape, k = ((), 4.0) if columns == 1 else ((columns,), np.linspace(1, 9, columns, dtype=np.float32))
 key = jax.random.key(0)
 def draw(rows):
-    if in_flight == 3:  # like a loop, which holds the last batch while the next ones are drawn
+    if in_flight == 3:  # a loop holds the current batch while the next two are drawn
         for batch in itertools.islice(sample_batches(key, 0.0, k, 8 * rows, rows), 5):
             batch.block_until_ready()
     else:
@@ -41,7 +41,7 @@ try:
 except jax.errors.JaxRuntimeError as error:
     assert "RESOURCE_EXHAUSTED" in str(error)
 else:
-    raise SystemExit(f"{beyond} times as many fit too")
+    raise SystemExit(f"{beyond} times as many rows also fit")
 try:
     runtime.suggest_batch_size(k, shape=(2**28, *shape))
 except MemoryError as error:
@@ -50,19 +50,19 @@ except MemoryError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_DATA as on Linux")
 @pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), pytest.param(5, 1, marks=pytest.mark.slow)])
 def test_near_the_limit(columns, in_flight):
-    """A suggested size fits under a real limit, and one `beyond` times as large does not.
+    """A suggested size fits under a real limit, and a size larger by the factor `beyond` does not.
 
-    In a loop the third of three batches may come late, so the size that fails must be larger there.
+    In a loop, the third batch may be allocated late, so only a much larger size is certain to fail.
     """
     (message,) = children.run(NEAR, columns, in_flight, {1: 1.4, 3: 1.9}[in_flight])
     assert message.startswith(f"suggest_batch_size: one row of {columns * 2**28} angles needs ")
 
 
 class Device:
-    """A device with the statistics of a GPU."""
+    """A stand-in for a GPU with the given statistics."""
 
     platform, id, device_kind = "cuda", 1, "Stand-in"
 
@@ -88,7 +88,7 @@ def test_report():
 
 @pytest.mark.slow
 def test_suggestion(monkeypatch):
-    """The suggestion depends on the free memory of the device, and is limited to a useful size."""
+    """The suggestion depends on the free memory of the device, and has an upper limit."""
     free = 2**20
     monkeypatch.setattr(memory, "host_memory", lambda: (2**40, free))
     rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)
@@ -108,7 +108,7 @@ def test_suggestion(monkeypatch):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_control_groups(tmp_path, monkeypatch, version):
-    """Limits of containers and batch jobs are found at any level, in both layouts of control groups."""
+    """Memory limits are found at any level of control groups, in both versions of their layout."""
     root = tmp_path if version == 2 else tmp_path / "memory"
     names = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -17,14 +17,14 @@ from jax_von_mises.runtime import sampler_file
 
 @pytest.fixture
 def compiled():
-    """Return a list that grows with each program that JAX compiles or loads from disk from here on."""
+    """Return a list that grows with each program that JAX compiles or loads from disk during the test."""
     events = []
 
     def count(name, seconds, **_):
         if name == "/jax/core/compile/backend_compile_duration":
             events.append(seconds)
 
-    jax.random.key(0)  # `warmup` makes a key, whose programs do not count
+    jax.random.key(0)  # `warmup` makes a key; compile its programs now, so that they do not count
     jax.monitoring.register_event_duration_secs_listener(count)
     yield events
     jax.monitoring.unregister_event_duration_listener(count)
@@ -54,13 +54,13 @@ def test_nothing_is_left_to_compile(key, compiled):
     sample_von_mises(key, 1, many, (5, 7))
     sample_block(key, 0.25, 9.0, 2**40, (5, 7))
     sample_von_mises(other, 0.0, 1.0, (9,))
-    assert not compiled, "the calls above found their programs"
+    assert not compiled, "`warmup` must have compiled the programs of these calls"
     sample_von_mises(key, 0.25, 9.0, (5, 8))
-    assert len(compiled) == 1, "and this one could not"
+    assert len(compiled) == 1, "a new shape must be compiled"
 
 
 def test_described_arguments_on_other_devices(compiled, key):
-    """`warmup` accepts descriptions that name the devices of an array."""
+    """`warmup` accepts a `jax.ShapeDtypeStruct` with a sharding."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[2])
     k = jax.device_put(np.linspace(1, 3, 6, dtype=np.float32), sharding)
     runtime.warmup(6, concentration=jax.ShapeDtypeStruct(k.shape, k.dtype, sharding=sharding), key=key)
@@ -82,7 +82,7 @@ def test_invalid_arguments_of_warmup(arguments, error, words, compiled):
         runtime.warmup(*arguments)
     with pytest.raises(TypeError, match="block=1"):
         runtime.warmup(3, block=1)
-    assert not compiled, "all is checked first"
+    assert not compiled, "all arguments must be checked first"
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +124,9 @@ def test_same_angles_and_derivatives(written, key):
 
 @pytest.mark.slow
 def test_options(tmp_path):
-    """A sampler can use the table, another dtype and generator, and one platform; other keys are refused."""
+    """A sampler can use the table, another dtype and key implementation, and one platform; other keys are refused."""
     key = jax.random.key(3, impl="unsafe_rbg")
-    path = tmp_path / ("a" * 250)  # names of maximum length leave no space for another ending
+    path = tmp_path / ("a" * 250)  # near the limit of 255, so a temporary name cannot be much longer
     options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
     assert runtime.export_sampler(path, 100, "bfloat16", **options)["key"] == "unsafe_rbg"
     sampler = runtime.load_sampler(str(path))
@@ -171,7 +171,7 @@ def test_without_flatbuffers(tmp_path, monkeypatch):
 
 
 def repacked(path, target, manifest=None, content=None, names=(sampler_file.MANIFEST, sampler_file.PROGRAM)):
-    """Write a file of the same layout with other content."""
+    """Write a copy of a sampler's file with another manifest, program or names."""
     with zipfile.ZipFile(path) as file:
         parts = [file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)]
     description = json.loads(parts[0]) | (manifest or {})
@@ -181,7 +181,7 @@ def repacked(path, target, manifest=None, content=None, names=(sampler_file.MANI
 
 
 def test_damage(written, tmp_path):
-    """If a bit of the file is flipped, the program is refused, or is the one that was written."""
+    """A file with a flipped bit is refused, unless its manifest and program are unaffected."""
     full = written[0].read_bytes()
     path = tmp_path / "damaged"
     refused = 0
@@ -227,7 +227,7 @@ def test_other_archives(written, tmp_path):
 
 
 def test_programs_that_jax_cannot_read(written, tmp_path):
-    """Programs that JAX cannot read, as of a release too old or too new, are refused even with a correct checksum."""
+    """Programs that JAX cannot read, such as those of distant releases, are refused even with a correct checksum."""
     path, content = tmp_path / "x", b"\x10\0\0\0" + bytes(500)
     repacked(written[0], path, {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}, content)
     with pytest.raises(ValueError, match=f"was written by JAX {jax.__version__} and cannot be read"):
@@ -235,7 +235,7 @@ def test_programs_that_jax_cannot_read(written, tmp_path):
 
 
 def test_programs_that_call_code_outside(written, tmp_path):
-    """Programs with custom calls are refused, since these can run any function registered with XLA."""
+    """Programs with custom calls are refused, since such calls can run any function registered with XLA."""
     outside = jax.export.export(jax.jit(lambda key, loc, k: loc + jnp.linalg.cholesky(jnp.eye(3)).sum() + k))
     arguments = ((2,), "uint32"), ((), "float32"), ((3,), "float32")
     like = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in arguments]
@@ -252,7 +252,7 @@ def test_programs_that_call_code_outside(written, tmp_path):
 
 
 def test_too_large(written, tmp_path):
-    """A program larger than the limit is refused, since an archive may claim any unpacked size."""
+    """A program above the limit is refused, since a small archive may unpack to any size."""
     path = tmp_path / "bomb"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(sampler_file.MANIFEST, "{}")

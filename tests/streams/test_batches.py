@@ -1,4 +1,4 @@
-"""Batches form the same stream for any batch size, in constant memory, and background copies always end."""
+"""Batches of any size form the same stream in constant memory, and the threads of `prefetch_to_host` always end."""
 
 import gc
 import threading
@@ -43,7 +43,7 @@ def test_start_continues_the_stream(stream):
 
 @pytest.mark.slow
 def test_rows_of_arrays_and_wide_floats():
-    """Rows with a concentration for each column equal those of one float64 call, also if another thread draws them."""
+    """Rows with a concentration for each column equal those of one float64 call, even if another thread draws them."""
     concentration = np.array([0.1, 3.0, 50.0])
     with jax.enable_x64(True):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.0, concentration, (50, 3), "float64"))
@@ -100,7 +100,6 @@ def test_one_program_serves_all_batches():
 
 
 def test_next_batch_is_already_started():
-    """When a batch is returned, the next one has already been started."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 30, 10)
     next(iterator)
     assert iterator._pending is not None
@@ -185,7 +184,7 @@ def test_threads_share_an_iterator(stream):
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
 def test_explicit_mesh(stream, scope):
-    """The stream is the same on an explicit mesh, with a short last batch, and if another thread draws it."""
+    """The stream is the same on an explicit mesh, even with a shorter last batch or in another thread."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
     arguments = (KEY, 0.5, 4.0, 2_488, 400)
     if scope == "mesh in scope":
@@ -317,7 +316,7 @@ def test_prefetch_of_batches(stream):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_prefetch_runs_ahead_by_its_depth(depth):
-    """The thread runs ahead only until `depth` items wait and it holds one more."""
+    """The thread pauses once `depth` items wait and it holds one more."""
     source = Source(100)
     with jax_von_mises.prefetch_to_host(source, depth) as host:
         wait_for(lambda: source.given == depth + 1)
@@ -358,7 +357,7 @@ def test_prefetch_forgotten_leaves_no_thread():
 
 
 def test_prefetch_forgotten_in_its_own_thread():
-    """A forgotten iterator is freed even if the garbage collector runs in its own thread."""
+    """A forgotten iterator is freed even if the garbage collector runs in the iterator's thread."""
 
     def collecting():
         while True:
@@ -379,7 +378,7 @@ def test_prefetch_closed_by_an_error_of_the_consumer():
 
 
 def test_prefetch_closed_while_the_consumer_waits():
-    """If another thread closes the iterator, a waiting consumer gets its end and does not hang."""
+    """If another thread closes the iterator, a waiting consumer stops and does not hang."""
     release = threading.Event()
 
     def slow():

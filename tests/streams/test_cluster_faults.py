@@ -1,6 +1,6 @@
-"""Dask clusters with killed or hanging workers or full disks: complete files, or a clear error and a resumed run.
+"""With killed or hanging Dask workers, or on a full disk, a run completes, or raises a clear error and can be resumed.
 
-The tests of the command line also kill the scheduler.
+`tests/cli/test_workers.py` also kills the scheduler.
 """
 
 import contextlib
@@ -13,11 +13,11 @@ import pytest
 from tests import children
 from tests.streams.test_writer import contents, recorded, write
 
-distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+distributed = pytest.importorskip("distributed", reason="Dask is not installed (extra `dask`)")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX"),
+    pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals"),
 ]
 
 RUN = dict(total=60 * 2**17, block_rows=2**17)
@@ -25,9 +25,9 @@ RUN = dict(total=60 * 2**17, block_rows=2**17)
 
 @contextlib.contextmanager
 def local_cluster(folder, **settings):
-    """Yield a client of three worker processes, each with a nanny that replaces it when it ends.
+    """Yield a client of a cluster of three worker processes, each with a nanny that restarts it.
 
-    By default the cluster drops a nanny whose worker is not back in 15 s, which importing JAX may take here.
+    By default, Dask drops a nanny if its worker is not back within 15 s, but importing JAX may take longer.
     """
     import dask
 
@@ -44,7 +44,7 @@ def local_cluster(folder, **settings):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Return the bytes that one process writes, for both kinds of target."""
+    """Return the bytes that a single process writes, for both kinds of target."""
     folder = tmp_path_factory.mktemp("alone")
     for kind in ("npy", "zarr"):
         write(folder / f"a.{kind}", **RUN)
@@ -52,16 +52,16 @@ def expected(tmp_path_factory):
 
 
 def processes(client):
-    """Map the address of each worker to its process, which is not its nanny's."""
+    """Map the address of each worker to its process ID (not that of its nanny)."""
     return client.run(os.getpid, on_error="ignore")  # dead workers are left out
 
 
 def strike(client, number, at):
-    """Return a callback that signals one random busy worker after `at` blocks, and the list of signalled processes."""
+    """Return a callback that signals a random busy worker after `at` blocks, and a list of the processes signalled."""
     signalled = []
 
     def progress(done, _):
-        # While this function runs, the caller submits no block: if no worker is busy, try again after the next block.
+        # The caller submits no block while this function runs. If no worker is busy, try again after the next block.
         if signalled or done < at * RUN["block_rows"]:
             return
         living = processes(client)
@@ -69,7 +69,7 @@ def strike(client, number, at):
         if not busy:
             return
         victim = living[random.Random(at).choice(busy)]
-        with contextlib.suppress(ProcessLookupError):  # it was killed before and is still listed
+        with contextlib.suppress(ProcessLookupError):  # killed in an earlier run, but still listed
             os.kill(victim, number)
             signalled.append(victim)
 
@@ -77,7 +77,7 @@ def strike(client, number, at):
 
 
 def test_killed_workers(tmp_path, expected):
-    """Dask moves the blocks of killed workers to others and starts new workers; 20 kills at random times."""
+    """Dask moves the blocks of a killed worker to others and starts a new worker (20 kills at random times)."""
     rng = random.Random(4)
     with local_cluster(tmp_path) as client:
         for trial in range(20):
@@ -95,13 +95,13 @@ def test_worker_that_hangs_is_replaced(tmp_path, expected):
     with local_cluster(tmp_path, **{"distributed.scheduler.worker-ttl": "10s"}) as client:
         progress, signalled = strike(client, signal.SIGSTOP, 5)
         assert write(tmp_path / "a.npy", **RUN, executor=client.get_executor(), progress=progress).finished
-        with contextlib.suppress(ProcessLookupError):  # its nanny has ended it
+        with contextlib.suppress(ProcessLookupError):  # the nanny has ended it
             os.kill(signalled[0], signal.SIGKILL)
     assert contents(tmp_path / "a.npy") == expected["npy"]
 
 
 def test_worker_that_hangs_ends_the_run(tmp_path, expected):
-    """Without that limit, a clear error ends the run, which can be resumed. The worker continues late without harm."""
+    """Without that limit, the run times out and can be resumed. The worker does no harm if it continues later."""
     out = tmp_path / "a.zarr"
     with local_cluster(tmp_path) as client:
         progress, signalled = strike(client, signal.SIGSTOP, 5)
@@ -111,7 +111,7 @@ def test_worker_that_hangs_ends_the_run(tmp_path, expected):
         assert write(out, **RUN, resume=True).finished
         os.kill(signalled[0], signal.SIGCONT)
         client.wait_for_workers(3, timeout=60)
-        assert len(processes(client)) == 3  # the worker has answered
+        assert len(processes(client)) == 3  # the worker answers again
     assert contents(out) == expected["zarr"]
 
 
@@ -154,7 +154,7 @@ if __name__ == "__main__":
 
 
 def test_full_disk(tmp_path):
-    """A full disk gives a clear error, and the run can be resumed when there is space again."""
+    """A full disk causes a clear error, and the run can be resumed once there is space again."""
     folder, program = tmp_path / "disk", tmp_path / "full.py"
     folder.mkdir()
     program.write_text(FULL)

@@ -1,4 +1,4 @@
-"""Dask arrays: the angles of one call for any chunks, functions of Dask arrays, and a small graph."""
+"""Functions of `jax_von_mises.dask` agree with those of `jax_von_mises` for any chunks, and their graphs are small."""
 
 import pickle
 
@@ -9,7 +9,7 @@ import pytest
 
 import jax_von_mises
 
-da = pytest.importorskip("dask.array", reason="Dask is not installed: the extra `dask`")
+da = pytest.importorskip("dask.array", reason="Dask is not installed (extra `dask`)")
 
 from jax_von_mises import dask as jvm_dask  # noqa: E402
 
@@ -29,7 +29,7 @@ def in_this_thread():
     ("shape", "chunks"),
     [
         ((1_000,), 300),
-        ((40, 25), (20, 25)),  # complete rows: one run of positions per chunk
+        ((40, 25), (20, 25)),  # chunks of complete rows, each a single run of positions
         ((40, 25), (20, 5)),
         ((), ()),
         ((0, 3), (1, 2)),
@@ -59,7 +59,7 @@ def test_large_arrays_use_the_table(chunks):
     "dtype", ["float32", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "float64"))]
 )
 def test_parameters_are_arrays(lazy, dtype):
-    """Parameters that are arrays broadcast, and each chunk gets its part of them."""
+    """Array parameters are broadcast, and each chunk gets its part of them."""
     loc, concentration = np.linspace(-3, 3, 6, dtype=np.float32), np.geomspace(0.1, 1e3, 7, dtype=np.float32)[:, None]
     with jax.enable_x64(dtype == "float64"):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, loc, concentration, (3, 7, 6), dtype))
@@ -74,7 +74,7 @@ def test_parameters_are_arrays(lazy, dtype):
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("parameters", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
 def test_numbers_have_the_default_dtype(parameters, wide):
-    """Numbers have the default dtype of `sample_von_mises`, on which the random words of an angle depend."""
+    """Numbers get the default dtype of `sample_von_mises`, which determines the random words of an angle."""
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *parameters, (5,)))
         result = jvm_dask.sample(KEY, *parameters, (5,), chunks=2).compute()
@@ -91,7 +91,7 @@ def test_other_keys(implementation):
 
 
 def test_operations_of_dask(tmp_path):
-    """Dask slices, rechunks and stores an array, and equal arrays have equal names."""
+    """Arrays can be sliced, rechunked and stored, and equal arrays have equal names."""
     shape = (60, 40)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     angles = jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=(25, 40))
@@ -99,7 +99,7 @@ def test_operations_of_dask(tmp_path):
     assert angles.name != jvm_dask.sample(KEY, 0.5, 5.0, shape, chunks=(25, 40)).name
     np.testing.assert_array_equal(angles[13:47, ::3].compute(), expected[13:47, ::3])
     np.testing.assert_array_equal(angles.rechunk((7, 9)).compute(), expected)
-    zarr = pytest.importorskip("zarr", reason="stores are read through zarr-python here")
+    zarr = pytest.importorskip("zarr", reason="zarr-python is not installed")
     angles.to_zarr(str(tmp_path / "a.zarr"))
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "a.zarr", mode="r")[:], expected)
 
@@ -114,7 +114,7 @@ def test_xarray():
 
 
 def test_graph_is_small():
-    """The graph has one task per chunk, each of a few hundred bytes when sent alone, the key included."""
+    """The graph has one task per chunk. A task, with the key, takes less than 400 bytes when it is sent alone."""
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (10**6, 10**6), chunks=(10_000, 10_000))
     graph = dict(angles.__dask_graph__())
     assert len(graph) == angles.npartitions == 10_000
@@ -126,7 +126,7 @@ def test_graph_is_small():
 
 
 def test_positions_beyond_32_bits():
-    """A far corner of an array larger than any disk equals the draw of `sample_block` there."""
+    """The far corner of an array larger than any disk equals the block that `sample_block` draws there."""
     row, column = 2**22 - 3, 2**22 - 100
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (2**22, 2**22), chunks=((row, 3), (column, 100)))
     expected = jax_von_mises.sample_block(KEY, 0.5, 4.0, row * 2**22 + column, (100,))
@@ -138,7 +138,7 @@ def test_positions_beyond_32_bits():
     "name", ["log_prob", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cdf", "icdf"))]
 )
 def test_functions_of_arrays(name, dtype):
-    """Functions keep the dtype of their arrays, also float64, which NumPy creates where JAX would not."""
+    """Functions keep the dtype of their arrays, even float64 without x64 mode."""
     x = np.linspace(0.01, 0.99, 60).astype(dtype).reshape(6, 10)
     loc = np.linspace(-1, 1, 10).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -154,7 +154,7 @@ def test_functions_of_arrays(name, dtype):
     "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
 )
 def test_numbers_follow_the_angles(loc, wide):
-    """The dtype is that of the function itself in the x64 mode of the caller, not of the computing thread."""
+    """The dtype is that of the function in the caller's x64 mode, whatever the mode of the thread that computes."""
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))
@@ -164,7 +164,7 @@ def test_numbers_follow_the_angles(loc, wide):
 
 
 def test_arrays_of_numbers_have_no_fixed_dtype():
-    """A weak type of JAX gives way to the other parameter's dtype, as in `sample_von_mises`."""
+    """A weakly typed JAX array takes the dtype of the other parameter, as in `sample_von_mises`."""
     with jax.enable_x64(True):
         parameters = np.float32(0.5), jnp.asarray(4.0)
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *parameters, (10,)))
@@ -183,7 +183,7 @@ def test_invalid_values_of_functions():
 
 
 def test_chunks_of_unknown_sizes():
-    """Chunks of unknown sizes work if no other chunks must match them; otherwise the error names the remedy."""
+    """Chunks of unknown sizes work unless other chunks must match them; the error then states the remedy."""
     x = np.linspace(-3, 3, 10, dtype=np.float32)
     lazy = da.from_array(x, 3)
     some = lazy[lazy > 0]

@@ -1,4 +1,4 @@
-"""Streams and files of directions: one stream for any division, and the same bytes after an interruption."""
+"""Streams and files of directions do not depend on how they are divided, or on interruptions."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ import jax_von_mises
 from tests.streams.test_executors import here  # noqa: F401 (a fixture)
 from tests.streams.test_writer import Stop, contents, finished, read, stop_after
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 KEY = jax.random.key(12)
 MEAN = np.float32([0.6, 0.0, -0.8])
@@ -37,7 +37,7 @@ def out(request, tmp_path):
 
 @pytest.mark.parametrize("donate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_batches_are_the_stream(stream, donate):
-    """Batches from any position and of any size are slices of the stream, as `sample_block` draws them."""
+    """Batches, donated or not, and blocks are slices of the stream, whatever their position."""
     drawn = [np.array(batch) for batch in batches(850, 100, start=150, donate=donate)]
     assert [len(batch) for batch in drawn] == [100] * 8 + [50]
     np.testing.assert_array_equal(np.concatenate(drawn), stream[150:])
@@ -47,7 +47,7 @@ def test_batches_are_the_stream(stream, donate):
 
 @pytest.mark.slow
 def test_rows_of_several_directions():
-    """A row has one direction for each mean direction, and its place in the stream follows from their number."""
+    """A row has one direction for each mean direction, and its position in the stream depends on their number."""
     means = np.stack([MEAN, -MEAN])
     (rows,) = batches(7, 7, means)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, means, start=3)])
@@ -66,7 +66,7 @@ def test_sharded_batches(stream):
 
 
 def test_interrupted_and_resumed(out, stream, tmp_path):
-    """The file of the resumed run equals that of an uninterrupted run, to the last byte."""
+    """The resumed run writes the bytes of an uninterrupted one."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(4))
     assert not finished(out)
@@ -100,7 +100,7 @@ def test_repair(tmp_path, stream):
 
 
 def test_parts(tmp_path, stream):
-    """Three parts write the stream, even if the middle one ends last."""
+    """Three parts write the stream, even if the middle one runs last."""
     out = tmp_path / "directions.zarr"
     assert [write(out, part=part, parts=3).finished for part in (0, 2, 1)] == [False, False, True]
     np.testing.assert_array_equal(read(out), stream)
@@ -116,7 +116,7 @@ def test_workers(out, stream, here):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """A run in five dimensions can be resumed, since a block drawn again has the same bytes."""
+    """In each dtype, a run in five dimensions can be resumed."""
     mean = np.eye(5)[2]
     with jax.enable_x64(dtype == "float64"):
         for kind in ("npy", "zarr"):

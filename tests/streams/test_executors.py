@@ -1,4 +1,4 @@
-"""Workers of an executor draw and write the blocks: the same bytes for any engine, order, loss or repetition."""
+"""The workers of any executor write the same bytes, even if tasks are reordered, lost or repeated."""
 
 import collections
 import contextlib
@@ -27,7 +27,7 @@ from jax_von_mises.streams import checkpoint, executors, npy, writer, zarr
 from tests import children
 from tests.streams.test_writer import KEY, KINDS, Stop, contents, read, recorded, stop_after, write
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 
 def same_as_alone(out, tmp_path, **arguments):
@@ -38,7 +38,7 @@ def same_as_alone(out, tmp_path, **arguments):
 
 
 class Here(futures.ThreadPoolExecutor):
-    """An executor that pickles tasks, counts their bytes and runs them in threads, each a worker with separate jobs."""
+    """An executor that pickles tasks, counts their bytes, and runs them in threads."""
 
     def __init__(self, workers=2):
         super().__init__(workers)
@@ -46,7 +46,7 @@ class Here(futures.ThreadPoolExecutor):
         self.submitted, self.serials = [], []
 
     def submit(self, task, /, *arguments):
-        """Pickle the task, as an engine does before sending it."""
+        """Pickle the task, as other executors do, and submit the bytes."""
         sent = pickle.dumps((task, arguments))
         self.sent[task.__name__] += len(sent)
         self.submitted.append(task.__name__)
@@ -60,7 +60,7 @@ class Here(futures.ThreadPoolExecutor):
 
 
 class Jobs(threading.local):
-    """The jobs that a process keeps, separate for each thread."""
+    """A replacement of `executors._assignments` that keeps separate jobs for each thread."""
 
     def __init__(self):
         self.kept = {}
@@ -80,7 +80,7 @@ class Jobs(threading.local):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Yield an executor with two threads of this process, which count as worker processes."""
+    """Yield an executor with two threads of this process, each of which counts as a worker process."""
     monkeypatch.setattr(executors, "PAUSE", 0.02)
     monkeypatch.setattr(executors, "has_ended", lambda process: False)
     monkeypatch.setattr(executors, "_assignments", Jobs())
@@ -93,7 +93,7 @@ def here(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pool():
-    """Yield a pool of two processes, started in the same way on every system."""
+    """Yield a pool of two processes, which start in the same way on every system."""
     with futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
         yield executor
 
@@ -108,8 +108,8 @@ def test_process_pool(tmp_path, pool, kind):
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dask(tmp_path, monkeypatch, processes):
-    """Dask's workers are threads, or processes as on a cluster; a failed task is repeated if Dask is set to retry."""
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra `dask`")
+    """Dask's workers may be threads or processes; a failed task is repeated if Dask is set to retry."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed (extra `dask`)")
     options = dict(n_workers=3, threads_per_worker=1, dashboard_address=":0", processes=processes)
     out = tmp_path / "a.zarr"
     real, failures = zarr.ZarrStore.write, [OSError("once"), OSError("and again")]
@@ -140,12 +140,12 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_mpi(tmp_path):
-    """One process records, and two workers started by MPI write."""
+    """Two workers started by MPI write the blocks, and a third process records them."""
     pytest.importorskip("mpi4py.futures", reason="mpi4py is not installed")
     where = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     mpiexec = shutil.which("mpiexec", path=where)
     if mpiexec is None:
-        pytest.skip("there is no mpiexec")
+        pytest.skip("mpiexec is not installed")
     out, program = tmp_path / "a.zarr", tmp_path / "program.py"
     program.write_text(MPI)
     command = [mpiexec, "-n", "3", sys.executable, "-m", "mpi4py.futures", program, out]
@@ -156,7 +156,7 @@ def test_mpi(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_and_float64(tmp_path, pool, kind):
-    """Workers draw float64 although their JAX is in its default mode of 32 bits."""
+    """Workers draw float64, even though x64 mode is off in their processes."""
     with jax.enable_x64(True):
         arguments = dict(total=330, loc=np.linspace(-3, 3, 5), dtype="float64", block_rows=100)
         out = tmp_path / f"a.{kind}"
@@ -165,7 +165,7 @@ def test_columns_and_float64(tmp_path, pool, kind):
 
 
 def test_interrupted_and_resumed_by_others(tmp_path, pool, here):
-    """A run is begun in this process, continued by threads and by processes, and finished here."""
+    """This process, threads and a pool of processes can take turns at one run."""
     out = tmp_path / "a.zarr"
     kept = 0
     for executor in (None, here, pool):
@@ -185,7 +185,7 @@ def test_repair(tmp_path, here):
     data[4_096 + 3 * 4_000] ^= 1
     out.write_bytes(data)
     assert write(out, resume=True, repair=True, executor=here).drawn == 1
-    assert "redraw_block" in here.submitted  # a worker checks that this machine draws the same angles
+    assert "redraw_block" in here.submitted  # a worker checks that its machine draws the same angles
     same_as_alone(out, tmp_path)
 
 
@@ -229,7 +229,7 @@ def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
 
 
 def test_compiled_once(tmp_path):
-    """A worker keeps its program from block to block and from run to run."""
+    """A worker reuses its compiled program for later blocks and runs."""
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name) if name.endswith("backend_compile_duration") else None
@@ -242,7 +242,7 @@ def test_compiled_once(tmp_path):
 
 
 def test_repeated_block_is_the_same(tmp_path, here):
-    """A block is the same if an engine repeats its task because an answer was lost."""
+    """A block stays the same if the executor repeats its task, as after a lost answer."""
     real = executors.Crew._submit
 
     def twice(self, about, task, *arguments):
@@ -257,7 +257,7 @@ def test_repeated_block_is_the_same(tmp_path, here):
 
 
 def test_verified_by_workers(tmp_path, here):
-    """Each worker reads some blocks, and a damaged block is named."""
+    """Workers read the blocks, and a damaged block is reported."""
     out = tmp_path / "a.zarr"
     write(out)
     assert jax_von_mises.verify_samples(out, executor=here) == jax_von_mises.verify_samples(out)
@@ -265,11 +265,11 @@ def test_verified_by_workers(tmp_path, here):
     path.write_bytes(path.read_bytes().replace(path.read_bytes()[:4], b"abcd", 1))
     with pytest.raises(writer.Damaged, match=r": block 7 does not match its checksum"):
         jax_von_mises.verify_samples(out, executor=here)
-    assert len(set(here.serials)) == len(here.serials)  # otherwise Dask may answer from its cache
+    assert len(set(here.serials)) == len(here.serials)  # Dask may run equal tasks only once
 
 
 def test_batches_of_workers(here):
-    """Batches from workers come in order, as NumPy arrays, from any start, and are drawn ahead of the consumer."""
+    """Batches of workers are NumPy arrays in order, from any start; only a few are drawn ahead of the consumer."""
     expected = np.asarray(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 2_500, start=70).__next__())
     batches = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 100, start=70, executor=here)
     assert len(batches) == 25
@@ -303,14 +303,14 @@ class Interrupted(Here):
         self.at, self.count = at, itertools.count()
 
     def submit(self, task, /, *arguments):
-        """Submit the task, or raise if it is the turn of an interrupt."""
+        """Submit the task, or raise KeyboardInterrupt if the submission is in `at`."""
         if next(self.count) in self.at:
             raise KeyboardInterrupt
         return super().submit(task, *arguments)
 
 
 def test_interrupted_batches_continue(here):
-    """After an interrupt, while the workers join or later, iteration continues with the next batch."""
+    """After an interrupt, even one while the workers are being found, iteration continues with the next batch."""
     expected = np.concatenate(list(batches_by(here)))
     with Interrupted({2, 30}) as executor:
         batches, drawn, interrupts = batches_by(executor), [], 0
@@ -350,16 +350,16 @@ def test_batches_do_not_wait_forever(here, monkeypatch):
 
 
 def end(_serial, run, block, job=None):
-    """Write a block as a task; from block 4 on, kill this process instead."""
+    """Run `write_block`; from block 4 on, kill this process instead."""
     if block >= 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return executors.write_block(_serial, run, block, job)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="kills as POSIX does")
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_broken_pool(tmp_path, monkeypatch):
-    """If a pool loses its worker, which it does not restart, recorded blocks stay and any engine can continue."""
+    """If a pool loses its only worker, which it does not restart, the run can be resumed without the pool."""
     out = tmp_path / "a.zarr"
     monkeypatch.setattr(executors, "write_block", end)
     with (
@@ -408,7 +408,7 @@ def test_task_that_fails(tmp_path, here, monkeypatch, error, expected, message):
 
 
 def test_worker_that_hangs(tmp_path, here, monkeypatch):
-    """A worker that hangs ends the run in time, and does no harm when it continues."""
+    """If a worker hangs, the run times out; the worker does no harm if it continues later."""
     out = tmp_path / "a.npy"
     real, hang = npy.NpyFile.write, threading.Event()
 
@@ -432,7 +432,7 @@ def test_worker_that_hangs(tmp_path, here, monkeypatch):
 
 
 def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
-    """A stopped worker that continues does not write to a file that belongs to a new run."""
+    """A suspended worker that continues does not write to the file of a new run."""
     monkeypatch.setattr(executors, "LAG", 0.1)
     out = tmp_path / "a.npy"
     jobs = []
@@ -442,21 +442,21 @@ def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
             write(out, executor=here, observe=stop_after(1))
     with Here(1) as one:
         late = lambda: one.submit(executors.write_block, "0", jobs[0].run, 7, jobs[0]).result()  # noqa: E731
-        assert isinstance(late(), executors.Done)  # not recorded: nobody waits for it
+        assert isinstance(late(), executors.Done)  # written, but not recorded, since the run has ended
         with pytest.raises(Stop):
             write(out, loc=1.0, force=True, observe=stop_after(2))
         before = contents(out)
         with pytest.raises(checkpoint.ForeignTargetError, match="no longer belongs to this run"):
             late()
     with Here(1) as one:
-        assert "does not see the record" in late().trouble  # before it draws
+        assert "does not see the record" in late().trouble  # a new worker refuses before it draws
     assert contents(out) == before
     assert write(out, loc=1.0, resume=True).kept == 2
     same_as_alone(out, tmp_path, loc=1.0)
 
 
 class Held:
-    """A replacement of `write` in which workers stop, like a suspended process, until they are released."""
+    """A replacement of `write` that holds workers, like suspended processes, until they are released."""
 
     def __init__(self, patch, kind):
         self.reached, self.go = threading.Event(), threading.Event()
@@ -465,7 +465,7 @@ class Held:
         patch.setattr(target, "write", lambda target, first, rows: self.write(target, first, rows))
 
     def write(self, target, first, rows):
-        """Write the rows, in a worker only after its release."""
+        """Write the rows; in a worker, wait for the release first."""
         if threading.current_thread() is not threading.main_thread():
             self.reached.set()
             self.go.wait()
@@ -473,7 +473,7 @@ class Held:
 
 
 def test_late_write_of_another_run_has_no_effect(tmp_path, monkeypatch):
-    """A worker that stops in the middle of writing does not change its file, which a new run has begun again."""
+    """A worker that is suspended during a write does not change the file of a new run when it continues."""
     out, held = tmp_path / "a.npy", Held(monkeypatch, "npy")
     with futures.ThreadPoolExecutor(1) as old:
         with pytest.raises(TimeoutError):
@@ -488,7 +488,7 @@ def test_late_write_of_another_run_has_no_effect(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_run_without_a_recorded_block_can_be_resumed(tmp_path, monkeypatch, kind):
-    """Workers of a run without a recorded block may still write; their files stay, and the run can be resumed."""
+    """A run that times out before its first block is recorded keeps its files, since its workers may still write."""
     out, held = tmp_path / f"a.{kind}", Held(monkeypatch, kind)
     with futures.ThreadPoolExecutor(1) as old:
         with pytest.raises(TimeoutError) as error:
@@ -500,7 +500,7 @@ def test_run_without_a_recorded_block_can_be_resumed(tmp_path, monkeypatch, kind
 
 
 def hide(folder):
-    """Mount an empty private file system over a directory, at the start of a worker."""
+    """Hide a directory from this worker: mount an empty, private file system over it."""
     libc = ctypes.CDLL(None, use_errno=True)
     newns, private = 0x00020000, 0x44000
     if libc.unshare(newns) or libc.mount(None, b"/", None, private, None):
@@ -512,13 +512,13 @@ def hide(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_worker_that_does_not_see_the_target(tmp_path, kind):
-    """A worker that does not see the target causes an error before anything is drawn, and no file is left."""
+    """A worker that does not see the target causes an error, and no file is left."""
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, context, initializer=hide, initargs=(tmp_path,)) as pool:
         try:
             pool.submit(int).result()
         except futures.BrokenExecutor:
-            pytest.skip("this machine lets no user mount a file system")
+            pytest.skip("this machine does not let users mount file systems")
         with pytest.raises(OSError, match=r"worker \d+ on .* cannot take part: .*All workers must reach") as failed:
             write(tmp_path / f"a.{kind}", executor=pool)
     assert failed.value.__notes__ == ["nothing was kept"]
@@ -531,7 +531,7 @@ def test_worker_that_does_not_see_the_target(tmp_path, kind):
     [(False, dict(force=True)), (True, dict(force=True)), (False, dict(resume=True)), (True, dict(resume=True))],
 )
 def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finished, options):
-    """If a worker does not see the target, no byte of it changes, and no damaged block is drawn again."""
+    """If a worker does not see the target, no byte of it changes, even with `force` or `repair`."""
     monkeypatch.setattr(executors, "SIGHT", 0.1)
     out = tmp_path / f"a.{kind}"
     with contextlib.nullcontext() if finished else pytest.raises(Stop):
@@ -554,7 +554,7 @@ def test_refused_worker_changes_nothing(tmp_path, here, monkeypatch, kind, finis
 
 
 def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
-    """A worker waits for a record that a network file system, which repeats old answers for a while, shows late."""
+    """A worker waits for a record that becomes visible late, as on network file systems, which cache old answers."""
     out, real, looks = tmp_path / "a.npy", npy.NpyFile.runs, []
     monkeypatch.setattr(executors, "LAG", 1.5)
     monkeypatch.setattr(
@@ -565,7 +565,7 @@ def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
 
 
 def test_workers_of_different_kinds(here):
-    """Workers with another release or device are refused, since their angles may differ in the last digits."""
+    """Workers with another JAX release or kind of device are refused, since last digits may differ."""
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
@@ -574,7 +574,7 @@ def test_workers_of_different_kinds(here):
 
 
 def test_file_whose_pages_two_machines_would_share(tmp_path, here, monkeypatch):
-    """Network file systems write complete pages, so blocks of two machines that share a page are refused at once."""
+    """Blocks of two machines must not share a page, since network file systems write complete pages."""
     names = iter("ab" * 100)
     monkeypatch.setattr(
         executors, "this_worker", lambda: executors.Worker(next(names), threading.get_ident(), "cores", "cards")
@@ -594,7 +594,7 @@ def job(**sharing):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Simulate a worker whose JAX has not started; return the cores of its threads and its GPU, as they are set."""
+    """Simulate a worker in which JAX has not started; return a record of the cores and the GPU that it is given."""
     settings = {"cores": [], "gpu": None}
     monkeypatch.setattr(executors, "_shared", False)
     monkeypatch.setattr(executors, "has_ended", lambda process: False)
@@ -617,7 +617,7 @@ def fresh(monkeypatch):
     ],
 )
 def test_cores_are_divided(fresh, monkeypatch, others, cores):
-    """XLA's threads inherit a share of the cores; the task's thread regains all of them when JAX has started."""
+    """XLA's threads inherit a share of the cores; the task's thread regains all cores once JAX has started."""
     monkeypatch.setattr(executors, "uses_cuda", lambda: False)
     executors.take_share(job(cores=[*others, os.getpid()]))
     assert fresh["cores"] == ([] if cores is None else [cores, list(range(8))])
@@ -626,7 +626,7 @@ def test_cores_are_divided(fresh, monkeypatch, others, cores):
 
 
 def test_place_of_a_later_worker(monkeypatch):
-    """A later worker takes the place of an ended one, whose GPU is free; each machine is divided among its workers."""
+    """A later worker takes the place of an ended one and thus its GPU; each machine is divided among its workers."""
     me = os.getpid()
     monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
     assert executors.place([1, 2, 3, me]) == (1, 3)
@@ -654,7 +654,7 @@ def test_one_gpu_for_each_worker(fresh, monkeypatch, others, gpus, chosen):
 
 
 def test_more_workers_than_gpus(fresh, monkeypatch):
-    """Workers share GPUs only if the user divides the memory."""
+    """Workers share GPUs only if the user has divided the GPU memory."""
     monkeypatch.setattr(executors, "uses_cuda", lambda: True)
     monkeypatch.setattr(environment, "nvidia_gpus", lambda: 2)
     for name in executors.SHARED:
@@ -680,7 +680,7 @@ def test_gpus_are_counted_without_jax(tmp_path, monkeypatch, shown, count):
 
 
 def cores_of_threads(_):
-    """Return the cores of this thread and of all XLA threads of this process."""
+    """Return the process ID, the cores of this thread, and the number of XLA threads on each set of cores."""
     time.sleep(0.1)
     mine, counts = None, collections.Counter()
     for task in os.listdir("/proc/self/task"):
@@ -694,9 +694,9 @@ def cores_of_threads(_):
 
 
 def test_threads_of_two_workers(tmp_path, pool):
-    """XLA's threads of two workers have disjoint cores, and the tasks' threads may use all cores."""
+    """The XLA threads of two workers have disjoint cores, and the threads of their tasks may use all cores."""
     if not os.path.exists("/proc/self/task") or len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("reads /proc, with two cores or more")
+        pytest.skip("needs /proc and two cores or more")
     write(tmp_path / "a.npy", executor=pool)
     reports = {pid: rest for pid, *rest in pool.map(cores_of_threads, range(8))}
     assert len(reports) == 2

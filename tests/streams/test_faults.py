@@ -1,8 +1,8 @@
-"""Failing or interrupted operations on files lose no valid block, and the same command continues the run.
+"""A failed or interrupted file operation loses no valid block, and the run can be repaired.
 
-The table combines an initial state and a request (`fault_runs.SCENARIOS`) with a fault (`fault_runs.FAULTS`). Every
-operation is tried, including those of TensorStore. The quick tests let every other operation fail and kill the run at
-those between; the slow tests try every fault at every operation.
+Each test combines a scenario of `fault_runs.SCENARIOS` with a fault of `fault_runs.FAULTS`. It repeats a run with the
+fault at one file operation after another, including those of TensorStore. The quick tests let every other operation
+raise an error, and simulate a kill at the remaining ones. The slow tests try every fault at every operation.
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 
 from tests import children, fault_runs
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 SOURCE = children.ROOT / "tests" / "faults.c"
 QUICK = [pytest.param("EIO", 1, 2, id="some EIO"), pytest.param("killed", 2, 2, id="some killed")]
@@ -29,7 +29,7 @@ TABLE = [
 
 @pytest.fixture(scope="module")
 def try_row(tmp_path_factory):
-    """Return a function that tries a row in a process whose C library fails; all rows share its compiled programs."""
+    """Return a function that tries a scenario with a fault in a child process, the same one for all tests."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs Linux and a C compiler, to replace functions of the C library")
@@ -55,7 +55,7 @@ def lose_nothing(try_row, *row):
     report = try_row(*row)
     assert not report["problems"], "\n".join(report["problems"])
     assert report["runs"] >= 2
-    # One or two operations may fail without consequence, and the run then continues.
+    # The run may succeed despite the failure of one or two operations.
     assert "EINTR" in row or report["failed"] >= report["runs"] - 2
 
 

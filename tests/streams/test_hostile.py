@@ -1,4 +1,4 @@
-"""Damaged files and links are refused with nothing changed, and no input is executed."""
+"""Damaged files and links are refused before anything changes, and no input is executed."""
 
 import ast
 import io
@@ -17,7 +17,7 @@ from jax_von_mises.streams import checkpoint, safe_files
 from tests import children
 from tests.streams.test_writer import Stop, contents, stop_after, write
 
-pytest.importorskip("tensorstore", reason="stores are read through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 RESUME, FORCE = {"resume": True}, {"force": True}
 
@@ -51,7 +51,7 @@ TEXTS = [b"", b"\xff\xfe" * 100, b"null", b'{"format": ' + b"[" * 10**5]
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 def test_invalid_record_is_refused(tmp_path, kind):
-    """Every caller refuses an invalid record, and draws and changes nothing."""
+    """`verify_samples` and a resumed run refuse an invalid record and change nothing."""
     out = tmp_path / f"a.{kind}"
     write(out, 2_000)
     record = record_of(out)
@@ -70,7 +70,7 @@ def test_invalid_record_is_refused(tmp_path, kind):
 
 
 def test_json_is_bounded_before_it_is_parsed():
-    """JSON with deep nesting, which crashes TensorStore's parser, or many parts, which take much memory, is refused."""
+    """JSON that is nested too deeply for TensorStore's parser, or has too many parts for the memory, is refused."""
     for text, message in (
         (b"[" * 101 + b"]" * 101, "more than 100 deep"),
         (b'["\\\\", "\\"", ' + b"[" * 101 + b"]" * 101 + b"]", "more than 100 deep"),
@@ -99,11 +99,11 @@ def test_metadata_nested_deeply_is_refused(tmp_path):
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
 def test_links_are_not_written_through(tmp_path, link):
-    """Nothing is written through a link in place of a partial file, a record, or a record's temporary name."""
+    """Nothing is written through a link in place of a partial file, a record, or a temporary record."""
     out, precious = tmp_path / "a.npy", tmp_path / "precious"
     begin(out)
     partial = tmp_path / "a.npy.partial"
-    partial.rename(precious)  # correct to the last byte, so a run would continue from it
+    partial.rename(precious)  # valid content, which a run would otherwise continue
     link(precious, partial)
     content = precious.read_bytes()
     for options in (RESUME, FORCE):
@@ -125,7 +125,7 @@ def test_links_are_not_written_through(tmp_path, link):
 
 @pytest.mark.parametrize("make", [write, begin], ids=["finished", "unfinished"])
 def test_links_in_a_store_are_not_followed(tmp_path, make):
-    """A link in place of the folder of shards, or of a file that TensorStore writes, is refused and not followed."""
+    """A link in place of the shards' folder, or of a file that TensorStore writes, is refused and not followed."""
     out, home = tmp_path / "a.zarr", tmp_path / "home"
     home.mkdir()
     (home / "precious").write_bytes(b"what stays")
@@ -180,15 +180,15 @@ def test_invalid_parameter_file_is_refused_in_one_line(tmp_path, monkeypatch, ca
 
 @pytest.fixture(scope="module")
 def sampler(tmp_path_factory):
-    """Return the bytes of a sampler's file."""
-    pytest.importorskip("flatbuffers", reason="samplers are exported: the extra `export`")
+    """Return the bytes of an exported sampler."""
+    pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra `export`)")
     path = tmp_path_factory.mktemp("sampler") / "good"
     runtime.export_sampler(path, (3,), platforms=("cpu",))
     return path.read_bytes()
 
 
 def test_sampler_with_a_false_size_is_refused(tmp_path, sampler):
-    """A sampler with a false size, packed by another method, or with a flipped bit is refused."""
+    """A sampler with a false size, another compression method, or a flipped bit is refused."""
     with zipfile.ZipFile(io.BytesIO(sampler)) as file:
         manifest, program = file.read(sampler_file.MANIFEST), file.read(sampler_file.PROGRAM)
     path = tmp_path / "x"
@@ -218,7 +218,7 @@ def test_sampler_with_a_false_size_is_refused(tmp_path, sampler):
     assert runtime.load_sampler(path).manifest["shape"] == [3]
 
 
-# Functions that execute their input, or could.
+# Modules and functions that can execute input.
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "codeop"}
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "tempfile.mktemp", "subprocess.getoutput"}
 SOURCES = [
@@ -230,7 +230,7 @@ SOURCES = [
 
 
 def dangers(text):
-    """Yield the lines of a source that could execute their input, each with the reason."""
+    """Yield the line number and the name of each import, call or argument that could execute input."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = {alias.name.split(".")[0] for alias in node.names}
@@ -249,13 +249,13 @@ def dangers(text):
         if shell is not None and not (isinstance(shell, ast.Constant) and shell.value is False):
             yield node.lineno, "shell"
         allowed = keywords.get("allow_pickle")
-        # The default is off in every supported NumPy.
+        # The default is False in every supported NumPy.
         if allowed is not None and not (isinstance(allowed, ast.Constant) and allowed.value is False):
             yield node.lineno, "allow_pickle"
 
 
 def test_no_input_is_executed():
-    """Neither the package nor the benchmarks and docs use pickles, evaluate input, or start a shell."""
+    """The package, the benchmarks and the docs read no pickles, evaluate no input, and start no shell."""
     assert len(SOURCES) > 60
     dangerous = {
         str(path.relative_to(children.ROOT)): list(dangers(path.read_text(encoding="utf-8"))) for path in SOURCES

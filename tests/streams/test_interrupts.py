@@ -1,4 +1,4 @@
-"""Runs interrupted or killed at any moment do not hang, leave no thread or lock, and resume to the same bytes."""
+"""Runs that are interrupted or killed at any time do not hang, leave no thread or lock, and can be resumed."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ from jax_von_mises.streams import writer, zarr
 from tests import children
 from tests.streams.test_writer import KEY, contents, finished, recorded, write
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as on POSIX")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 
 RUN = dict(total=20 * 4_096, block_rows=4_096)
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def undisturbed(tmp_path, kind):
-    """Return the target of disturbed runs, the bytes that they must write, and the angles that they draw."""
+    """Return a target for disturbed runs, the bytes that they must write, and the angles that they draw."""
     (tmp_path / "undisturbed").mkdir()
     write(tmp_path / "undisturbed" / f"a.{kind}", **RUN)
     angles = jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table")
@@ -35,14 +35,14 @@ def undisturbed(tmp_path, kind):
 
 
 def draws(angles):
-    """Let streams of this process return these angles, since loading the programs takes longer than the rest."""
+    """Let streams of this process return these angles, since loading the programs would take most of the time."""
     writer.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
 
 
 def disturbed_child(out, angles, ready):
-    """Write given angles while signals arrive; the body of a process.
+    """Write the given angles in a child process, which receives signals.
 
-    A signal that ends a process raises an exception, as in the command line; further signals are ignored.
+    The first SIGINT or SIGTERM raises an exception, as in the command line; further ones are ignored.
     """
 
     def stop(number, frame):
@@ -56,12 +56,12 @@ def disturbed_child(out, angles, ready):
     for number in ENDING:
         signal.signal(number, stop)
     try:
-        ready.send(None)  # the first signal may come before this has returned
+        ready.send(None)  # the first signal may arrive before this returns
         began = time.monotonic()
         write(out, **RUN, resume=True)
     except KeyboardInterrupt:
         others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-        # A thread that has just been started ends as well, but nothing could wait for it before it began.
+        # If the interrupt hit the start of a thread, nothing could wait for that thread, but it ends by itself.
         deadline = time.monotonic() + 5
         while any(thread.is_alive() or thread.ident is None for thread in others) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -71,9 +71,9 @@ def disturbed_child(out, angles, ready):
 
 
 def disturb(tmp_path, kind, numbers, times):
-    """Send signals at random instants of runs, each resuming the previous one; return the block counts that they left.
+    """Signal runs at random times, each resuming the previous one; return the number of recorded blocks after each.
 
-    The instants cover all stages: checking, beginning, drawing, recording, finishing.
+    The random times cover all stages of a run, from the checks of the target to its completion.
     """
     out, expected, angles = undisturbed(tmp_path, kind)
     rng = random.Random(5)
@@ -82,12 +82,12 @@ def disturb(tmp_path, kind, numbers, times):
         if len(kept) == times:
             break
         process, ours = children.forked(disturbed_child, out, angles)
-        # The first run is undisturbed: it measures the duration over which the instants are spread.
+        # The first run gets no signal; its duration sets the range of the random times.
         if longest is not None:
             time.sleep(rng.uniform(0, 0.6 * longest))
-            with contextlib.suppress(ProcessLookupError):  # it had finished before
+            with contextlib.suppress(ProcessLookupError):  # it has already finished
                 os.kill(process.pid, rng.choice(numbers))
-        assert ours.poll(60), "it hangs"
+        assert ours.poll(60), "the run hangs"
         try:
             answer = ours.recv()
         except EOFError:
@@ -118,11 +118,11 @@ def disturb(tmp_path, kind, numbers, times):
 @pytest.mark.parametrize("times", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_streams_to_disk(tmp_path, kind, numbers, times):
     kept = disturb(tmp_path, kind, numbers, times)
-    if times == 100:  # the instants must have been spread over the work
+    if times == 100:  # the signals must have been spread over the run
         assert len(set(kept)) >= 6
 
 
-# The test waits for the printed line, since a signal may abort some of JAX's imports.
+# The test sends signals only after the first printed line, since a signal may abort some of JAX's imports.
 COMMAND = """
 import sys
 from jax_von_mises.cli import commands
@@ -132,7 +132,7 @@ sys.exit(commands.entry())
 
 
 def commands(tmp_path, kind, times, late):
-    """Interrupt the command line at random instants and resume it; return the checksums."""
+    """Interrupt the command line at random times, resume it, and return the checksums of the finished target."""
     command = [sys.executable, "-W", "error", "-c", COMMAND, "sample", "--quiet", "--concentration", "4"]
     command += ["--size", "3e7", "--block", "1e6", "--resume", "--out"]
     environment = children.environment(JAX_PLATFORMS="cpu")
@@ -167,13 +167,13 @@ def test_command_line(tmp_path, kind):
 
 
 def ours():
-    """Return the threads of a prefetch."""
+    """Return the threads of `prefetch_to_host`."""
     return [thread for thread in threading.enumerate() if thread.name == "prefetch_to_host"]
 
 
 @pytest.fixture
 def alarm():
-    """Return a function that interrupts this thread once after some seconds."""
+    """Return a function that interrupts this thread once, after the given number of seconds."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -181,10 +181,10 @@ def alarm():
 
 
 @pytest.mark.parametrize("times", [15, pytest.param(1_000, marks=pytest.mark.slow)])
-# An exception dropped in a destructor must be raised again; otherwise the loop would not end.
+# If an interrupt hits a destructor, Python drops it and pytest warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_iterators(alarm, times):
-    """A caller that continues after the received rows gets every row once."""
+    """A caller that is interrupted, and continues after the last row it received, gets every row exactly once."""
     total, size = 50_000, 1_000
     full = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, total, method="table"))
 
@@ -212,11 +212,11 @@ def test_iterators(alarm, times):
                         received.append(batch)
             alarm(0)
         except (KeyboardInterrupt, RuntimeError) as error:
-            # Inside `threading.Condition.wait` CPython may report an interrupt as a lock that is not held.
+            # An interrupt inside CPython's `threading.Condition.wait` may end in a RuntimeError about a lock.
             if isinstance(error, RuntimeError) and not isinstance(error.__context__, KeyboardInterrupt):
                 raise
             interrupts += 1
-        # An interrupted close has already notified its thread, which ends by itself.
+        # Even an interrupted `close` has notified its thread, which ends by itself.
         deadline = time.monotonic() + 30
         while ours():
             assert time.monotonic() < deadline, "a thread is left"
@@ -227,7 +227,7 @@ def test_iterators(alarm, times):
 
 
 def test_operations_of_a_store_keep_their_order(monkeypatch):
-    """Operations of a store keep their order, even if the caller is interrupted while the first one's thread starts."""
+    """Operations on a store run in order, even if the caller is interrupted whenever a thread starts."""
     in_turn, order = zarr.InTurn(), []
     real = threading.Thread.start
 
@@ -263,7 +263,7 @@ print(float(sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum()), flush
 
 @pytest.mark.slow
 def test_compilation_cache(tmp_path):
-    """The next process reads complete entries without a warning; incomplete ones are removed."""
+    """Processes interrupted at random times leave a cache that the next process uses without a warning."""
     tmp_path.chmod(0o700)
     rng = random.Random(2)
     command = [sys.executable, "-c", CACHED, str(tmp_path / "cache")]
@@ -274,9 +274,9 @@ def test_compilation_cache(tmp_path):
         time.sleep(rng.uniform(0, 1.5))
         process.send_signal(rng.choice(ENDING))
         _, err = process.communicate(timeout=60)
-        # In plain JAX 0.10, too, every third process interrupted while XLA compiles crashes as Python ends.
+        # With plain JAX 0.10, too, one process in three crashes at exit if it is interrupted while XLA compiles.
         crashed = process.returncode == -signal.SIGSEGV and err.rstrip().endswith("KeyboardInterrupt")
-        # The last code occurs when Python has already restored the system's handler at its end.
+        # The code is -SIGTERM if Python has already restored the system's handler at exit.
         assert crashed or process.returncode in (0, 1, -signal.SIGINT, -signal.SIGTERM), err
     (first,) = children.run(CACHED, tmp_path / "cache", JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)[1:]
     expected = float(jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum())

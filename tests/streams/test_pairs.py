@@ -1,4 +1,4 @@
-"""Streams and files of pairs of angles: one stream for any division, also after an interruption."""
+"""Streams and files of pairs of angles do not depend on how they are divided, or on interruptions."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ import jax_von_mises
 from tests.streams.test_executors import here  # noqa: F401 (a fixture)
 from tests.streams.test_writer import Stop, contents, finished, read, stop_after
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 KEY = jax.random.key(12)
 LOC, CONCENTRATION = np.float32([0.5, -1.0]), np.float32([5.0, 6.0, -7.0])
@@ -31,7 +31,7 @@ def batches(total, size, concentration=CONCENTRATION, **options):
 
 
 def assert_stream(pairs, first=0, name=SINE):
-    """Assert that pairs are those of the stream from `first` on, up to rounding, which depends on the shape."""
+    """Assert that the pairs are those of the stream from `first` on, up to rounding, which depends on the shape."""
     drawn = CLASSES[name](*LOC, *CONCENTRATION).sample(KEY, (1_000,), method="table")[first : first + len(pairs)]
     difference = np.float64(pairs) - np.float64(drawn)
     assert np.abs(np.remainder(difference + np.pi, 2 * np.pi) - np.pi).max() < 2e-6
@@ -39,7 +39,7 @@ def assert_stream(pairs, first=0, name=SINE):
 
 @pytest.mark.parametrize("name", [SINE, pytest.param("cosine-bivariate-von-mises", marks=pytest.mark.slow)])
 def test_batches_are_the_stream(name):
-    """Batches from any position and of any size, donated or not, are slices of the stream, and so are blocks."""
+    """Batches, donated or not, and blocks are slices of the stream, whatever their position."""
     for donate in (False, True):
         drawn = [np.array(batch) for batch in batches(850, 100, start=150, donate=donate, distribution=name)]
         assert [len(batch) for batch in drawn] == [100] * 8 + [50]
@@ -50,7 +50,7 @@ def test_batches_are_the_stream(name):
 
 @pytest.mark.slow
 def test_rows_of_several_pairs():
-    """A row has one pair for each set of parameters, and its place in the stream follows from their number."""
+    """A row has one pair for each set of parameters, and its position in the stream depends on their number."""
     sets = np.stack([CONCENTRATION, -CONCENTRATION * np.float32([-1, -1, 1])])
     (rows,) = batches(7, 7, sets)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, sets, start=3)])
@@ -104,7 +104,7 @@ def test_workers_and_parts(here, tmp_path):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """A run can be resumed, since a block drawn again has the same bytes."""
+    """In each dtype, a resumed run writes the bytes of an uninterrupted one."""
     out = tmp_path / "pairs.zarr"
     with jax.enable_x64(dtype == "float64"):
         with pytest.raises(Stop):

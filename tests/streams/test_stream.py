@@ -1,4 +1,4 @@
-"""Keys and counters: derived keys follow the documented rule, and parts cover every row once."""
+"""Derived keys follow the documented rule, and the parts of a stream cover every row once."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ def data(key):
 
 
 def test_derived_keys_follow_the_documented_rule():
-    """For each path element, `fold_in` is applied three times: to a tag and to two words."""
+    """Each path element is folded in as three words: a tag, and two words of its hash or number."""
     digest = hashlib.sha256(b"epoch").digest()
     words = [0x6E616D65, int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
     words += [0x6E756D62, 5, 3]
@@ -29,7 +29,7 @@ def test_derived_keys_follow_the_documented_rule():
 
 
 def test_derived_key_is_frozen():
-    """The derived key of a known path does not change: a change would break the streams of all users."""
+    """The derived key of a known path must never change, since a change would break the streams of all users."""
     derived = jax_von_mises.derive_key(jax.random.key(0, impl="threefry2x32"), "epoch", 3, "device", 1)
     assert data(derived) == (1344172034, 3508488532)
 
@@ -52,7 +52,7 @@ def test_paths_nest():
 
 
 def test_traced_numbers():
-    """A loop counter or an axis index gives the key of its value."""
+    """A traced integer, such as a loop counter or an axis index, gives the key of its value."""
     expected = np.array([data(jax_von_mises.derive_key(KEY, "device", i)) for i in range(8)])
     looped = jax.vmap(lambda i: jax.random.key_data(jax_von_mises.derive_key(KEY, "device", i)))(np.arange(8))
     np.testing.assert_array_equal(looped, expected)
@@ -148,7 +148,7 @@ def test_identity_distinguishes_streams():
 
 @pytest.mark.slow
 def test_parts_of_a_stream_beyond_32_bits():
-    """Row i has the same bits in every division, also where the index of the word passes 2^32."""
+    """A row has the same bits however the stream is divided, even beyond the first 2^32 random words."""
     start = 2**32 - 700
     full = np.asarray(jax_von_mises.sample_block(KEY, 0.5, 4.0, start, 1500))
     stream = Stream.of("test", KEY, 0.5, 4.0, None, "auto")

@@ -1,6 +1,6 @@
 """Files and stores hold the stream after any fault, and appear complete or not at all.
 
-Almost all tests write 10,000 angles in blocks of 1,000, so that they share two compiled programs.
+Most tests write 10,000 angles in blocks of 1,000, and thus share two compiled programs.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import jax_von_mises
 from jax_von_mises.streams import checkpoint, npy, writer, zarr
 from tests import children
 
-pytest.importorskip("tensorstore", reason="stores are written through TensorStore: the extra `storage`")
+pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 KEY = jax.random.key(11)
 KINDS = ("npy", "zarr")
@@ -31,7 +31,7 @@ def write(out, total=10_000, *, key=KEY, loc=0.5, concentration=4.0, dtype=None,
 
 
 def read(out):
-    """Return the array as other libraries read it: NumPy, or TensorStore with only the path."""
+    """Read a file with NumPy, or a store with TensorStore, from the path alone."""
     if str(out).endswith(".npy"):
         return np.load(out, mmap_mode="r")
     import tensorstore
@@ -41,7 +41,7 @@ def read(out):
 
 
 def contents(out):
-    """Return every byte under the name, and under names that begin with it."""
+    """Map each file of a target, including records and partial files, to its bytes."""
     result = {}
     for path in sorted(out.parent.glob(out.name + "*")):
         files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
@@ -50,11 +50,11 @@ def contents(out):
 
 
 class Stop(BaseException):
-    """An interrupt that, like KeyboardInterrupt, is not an Exception."""
+    """An interrupt, which like KeyboardInterrupt is not an `Exception`."""
 
 
 def stop_after(blocks):
-    """Return an observer that interrupts once after a number of blocks."""
+    """Return an observer that raises `Stop` once, when it has seen `blocks` blocks."""
     seen = []
 
     def observe(rows):
@@ -85,7 +85,7 @@ def interrupted(out):
 
 
 def finished(out):
-    """Return whether readers find an array."""
+    """Return whether readers find an array at `out`."""
     return out.is_file() or (out / "zarr.json").exists()
 
 
@@ -106,12 +106,12 @@ def test_file_does_not_depend_on_the_block_size(tmp_path, stream, block_rows):
 
 
 def test_default_blocks_are_of_one_size():
-    """Default blocks have one size, unless a finished record would then list too many of them."""
+    """Default blocks have 2^24 numbers, or more if a finished record could not list all blocks otherwise."""
     for angles, block in ((10, 2**24), (10**12, 2**24), (2**44, 2**24), (2**44 + 1, 2**25), (10**15, 2**30)):
         assert writer.block_angles(angles) == block
     wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
     rows = writer.default_block_rows(wide, 10**6, None)
-    assert rows % 1_024 == 0  # whole pages
+    assert rows % 1_024 == 0  # complete pages
     assert 0.9 * 2**24 < rows * 1_000 <= 2**24
 
 
@@ -150,14 +150,14 @@ def test_record_describes_the_draw(out):
     assert (record["shape"], record["block_rows"], len(record["crc32"])) == ([2_500], 1_000, 3)
     if out.is_dir():
         assert json.loads((out / "zarr.json").read_text())["attributes"]["jax_von_mises"] == record["stream"]
-    # For both kinds, the checksum is zlib's over NumPy's bytes.
+    # For files and stores alike, the checksum is the CRC-32 of the array's bytes.
     assert record["crc32"]["2"] == f"{zlib.crc32(np.asarray(read(out))[2_000:].tobytes()):08x}"
 
 
 def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
-    """Direct writes, plain ones, and direct writes that the file system refuses halfway give the same bytes."""
+    """Direct writes, plain writes, and direct writes that the file system refuses halfway give the same angles."""
     if not hasattr(os, "O_DIRECT"):
-        pytest.skip("this system has no direct writes")
+        pytest.skip("this system does not support direct writes")
     write(tmp_path / "direct.npy", block_rows=4_096)
     monkeypatch.delattr(os, "O_DIRECT")
     write(tmp_path / "plain.npy", block_rows=4_096)
@@ -167,20 +167,20 @@ def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
     def refusing(*arguments):
         calls.append(arguments)
         if len(calls) > 1:
-            raise OSError(errno.EINVAL, "not like this")
+            raise OSError(errno.EINVAL, "Invalid argument")
         return real(*arguments)
 
     monkeypatch.setattr(os, "pwrite", refusing)
     write(tmp_path / "refused.npy", block_rows=4_096)
     if not calls:
-        pytest.skip("this file system takes no direct writes")
+        pytest.skip("this file system does not support direct writes")
     assert len(calls) > 1
     for name in ("direct", "plain", "refused"):
         np.testing.assert_array_equal(read(tmp_path / f"{name}.npy"), stream)
 
 
 def test_interrupted_and_resumed(interrupted, stream, tmp_path):
-    """The target is incomplete until the last block, and then equals that of an undisturbed run to the last byte."""
+    """An interrupted target is not finished; the resumed run gives the bytes of an uninterrupted one."""
     out = interrupted
     assert not finished(out)
     done = write(out, resume=True)
@@ -214,14 +214,14 @@ def test_interrupt_before_the_first_block_leaves_no_file(out, monkeypatch):
 
 @pytest.mark.parametrize("stage", ["append", "settle"])
 def test_interrupted_at_the_end(out, monkeypatch, tmp_path, stage):
-    """If a run stops between the last block and the last rename, the next run only finishes."""
+    """After an interrupt between the last block and the last rename, the next run draws at most one block."""
     target = npy.NpyFile if out.suffix == ".npy" else zarr.ZarrStore
     real = getattr(target, stage)
     calls = []
 
     def fail(self, *arguments):
         calls.append(stage)
-        if stage != "append" or len(calls) == 10:  # only the last line
+        if stage != "append" or len(calls) == 10:  # the last block
             raise Stop
         return real(self, *arguments)
 
@@ -242,12 +242,12 @@ def test_interrupted_at_the_end(out, monkeypatch, tmp_path, stage):
 
 
 def heads(out):
-    """Return the files of an unfinished target that hold the head of its record."""
+    """Return the files that hold the heads of an unfinished target's records."""
     return [*out.parent.glob(f"{out.name}.partial.json"), *out.glob("blocks-*.json")]
 
 
 def recorded(out):
-    """Return the blocks in the record of an unfinished target, none without a record."""
+    """Map the recorded blocks of an unfinished target to their checksums; empty if there is no record."""
     blocks = {}
     for head in heads(out):
         lines = b"".join(path.read_bytes() for path in sorted(out.glob(f"{head.stem}.*.txt")))
@@ -257,7 +257,7 @@ def recorded(out):
 
 
 def test_nothing_is_written_twice(out, monkeypatch):
-    """The head is written when a run begins or resumes; blocks append lines, in stores to bounded segments."""
+    """A run writes the head of its record once. Each block then adds a line, in a store to segments of limited size."""
     monkeypatch.setattr(zarr.ZarrStore, "SEGMENT_LINES", 3)
     seen = []
 
@@ -284,7 +284,7 @@ def test_nothing_is_written_twice(out, monkeypatch):
     "torn", [b"4", b"4 ", b"4 0123abc", b"4 01234567", b"\0" * 40, b"4\0\0\0\0\0\0\0\0\0\n5 01234567\n"]
 )
 def test_torn_line_is_an_unrecorded_block(interrupted, torn):
-    """A line torn by a power failure does not count: its block is drawn again, and later runs can read the record."""
+    """A line that a power failure truncated is ignored: its block is drawn again, and the record stays readable."""
     lines = interrupted / "blocks-0of1.0.txt" if interrupted.is_dir() else heads(interrupted)[0]
     with open(lines, "ab") as file:
         file.write(torn)
@@ -296,7 +296,7 @@ def test_torn_line_is_an_unrecorded_block(interrupted, torn):
     jax_von_mises.verify_samples(interrupted)
 
 
-# Files written by version 0.1, of 300 angles in 10 blocks
+# Files of 300 angles in 10 blocks that version 0.1 wrote
 
 
 OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
@@ -304,7 +304,7 @@ OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """Return a directory with copies of those files; streams return their angles, whatever this machine draws."""
+    """Return a directory with copies of these files; streams return their angles, since rounding may differ here."""
     shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     angles = np.load(OLD / "finished.npy")
 
@@ -317,7 +317,7 @@ def old(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_finished_by_0_1(old, kind):
-    """Files finished by 0.1 are verified, kept as they are, and repaired to the same bytes."""
+    """Files that version 0.1 finished can be verified, stay unchanged when resumed, and are repaired byte for byte."""
     out = old / f"finished.{kind}"
     before = contents(out)
     assert jax_von_mises.verify_samples(out)["made_with"]["jax_von_mises"] == "0.1.0"
@@ -331,14 +331,14 @@ def test_finished_by_0_1(old, kind):
         write(out, 300, block_rows=30, resume=True)
     assert write(out, 300, block_rows=30, resume=True, repair=True).drawn == 1
     found = contents(out)
-    for name in before.keys() - {f"{out.name}.json", f"{out.name}/blocks.json"}:  # the releases in records may differ
+    for name in before.keys() - {f"{out.name}.json", f"{out.name}/blocks.json"}:  # records may name other releases
         assert found[name] == before[name]
     assert found.keys() == before.keys()
 
 
 @pytest.mark.parametrize(("name", "kept"), [("unfinished.npy", 4), ("unfinished.zarr", 4), ("parts.zarr", 5)])
 def test_begun_by_0_1(old, name, kept):
-    """Runs begun by 0.1 are resumed, also after another interruption, to the bytes that 0.1 would have written."""
+    """Runs that version 0.1 began can be resumed, even if interrupted again, and give the bytes of version 0.1."""
     out, full = old / name, old / f"finished{os.path.splitext(name)[1]}"
     with pytest.raises(Stop):
         write(out, 300, block_rows=999, resume=True, observe=stop_after(2))
@@ -354,7 +354,7 @@ def test_begun_by_0_1(old, name, kept):
 
 
 def test_record_of_a_finished_file_is_that_of_0_1(old):
-    """The record is equal to the last byte, except for the releases."""
+    """The record of a finished file is that of version 0.1 byte for byte, except for the releases that it names."""
     for out, name in ((old / "new.npy", "new.npy.json"), (old / "new.zarr", "new.zarr/blocks.json")):
         write(out, 300, block_rows=30)
         expected = (OLD / name.replace("new", "finished")).read_text()
@@ -378,7 +378,7 @@ CHANGES = [
 
 
 def test_target_finished_by_another_process_is_kept(interrupted, monkeypatch):
-    """The target is not written again, even if it was finished after its record was read."""
+    """A target that another process finishes after this one has read its record is not written again."""
     target = npy.NpyFile if interrupted.suffix == ".npy" else zarr.ZarrStore
     read_records, looked = target.records, []
 
@@ -396,7 +396,7 @@ def test_target_finished_by_another_process_is_kept(interrupted, monkeypatch):
 
 
 def test_changed_parameters(out):
-    """Changed parameters are refused for unfinished and for finished targets, and no file changes."""
+    """Changed parameters are refused for unfinished and finished targets, and no file changes."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(1))
     for _ in range(2):
@@ -405,7 +405,7 @@ def test_changed_parameters(out):
             with pytest.raises(ValueError, match=f"holds another stream: .*{message}"):
                 write(out, **({"resume": True} | change))
             assert contents(out) == before
-        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # the recorded block size stays
+        assert write(out, block_rows=333, resume=True).kept in (1, 10)  # keeps the recorded block size
 
 
 def test_unfinished_target_needs_an_option(interrupted):
@@ -438,7 +438,7 @@ def test_old_target_stays_until_the_new_one_is_complete(out, stream):
 
 
 def test_neighbours_of_a_store_stay(tmp_path, stream):
-    """Neighbours of any name stay, and files of a killed run do not become part of the new store."""
+    """Files next to a store stay, whatever their names, and leftovers of a killed run do not enter the new store."""
     out, backup = tmp_path / "a.zarr", tmp_path / "a.zarr.replaced"
     write(out, loc=1.0)
     shutil.copytree(out, backup)
@@ -471,7 +471,7 @@ def test_force_through_a_link_asks_the_disk_of_the_store(tmp_path, monkeypatch):
 
 
 def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch):
-    """The record of the old file stays, even if a failed repair had renamed the file before."""
+    """The old file's record is kept, even if a failed repair has already renamed this record."""
     out = tmp_path / "a.npy"
     write(out)
     damage(out, 7)
@@ -495,7 +495,7 @@ def test_force_that_fails_keeps_the_record_of_the_old_file(tmp_path, monkeypatch
 
 
 def block_file(out, block):
-    """Return the file and the offset of the first byte of a block."""
+    """Return the file that holds a block, and the offset of the block's first byte."""
     if out.suffix == ".zarr":
         return out / "c" / str(block), 0
     return out if out.is_file() else out.with_suffix(".npy.partial"), 4_096 + block * 4_000
@@ -509,7 +509,7 @@ def damage(out, block):
 
 
 def test_damaged_block(interrupted, stream):
-    """A damaged block is named, and kept until the user asks for a repair."""
+    """A damaged block is reported, and does not change until the user requests a repair."""
     damage(interrupted, 2)
     before = contents(interrupted)
     with pytest.raises(
@@ -524,7 +524,7 @@ def test_damaged_block(interrupted, stream):
 
 @pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
 def test_lost_block(interrupted, stream, lost):
-    """A truncated file or shard, a missing shard, and a shard with an unreadable index count as damaged blocks."""
+    """A block is damaged if its file or shard is truncated, or if its shard is missing or has a damaged index."""
     path, place = block_file(interrupted, 3)
     if place:
         os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
@@ -541,7 +541,7 @@ def test_lost_block(interrupted, stream, lost):
 
 @pytest.mark.parametrize("hold", ["link", "lock", "permission"])
 def test_irreparable_target_keeps_its_names(tmp_path, hold):
-    """A repair renames a finished file to an unfinished one only if the file is writable."""
+    """A finished file that cannot be repaired keeps its name, its record and its bytes."""
     out, real = tmp_path / "a.npy", tmp_path / "real.npy"
     write(out)
     damage(out, 3)
@@ -551,7 +551,7 @@ def test_irreparable_target_keeps_its_names(tmp_path, hold):
     if hold == "permission":
         out.chmod(0o444)
         if os.access(out, os.W_OK):
-            pytest.skip("this user may write to everything")
+            pytest.skip("this user can write to every file")
     before = contents(out), sorted(os.listdir(tmp_path))
     with open(out, "rb") as file:
         if hold == "lock":
@@ -579,7 +579,7 @@ def test_verify_needs_a_complete_target_with_a_record(interrupted, tmp_path):
 
 
 def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
-    """Even if the only block is damaged, its replacement is compared with the recorded checksum."""
+    """A redrawn block must match the recorded checksum, even if no other block remains for a comparison."""
     write(out, 1_000)
     damage(out, 0)
     rows = writer.Stream.rows
@@ -591,7 +591,7 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
 
 
 def test_another_machine_is_detected(interrupted, monkeypatch):
-    """A machine that draws other angles is detected, even if a single last digit differs."""
+    """A machine that draws different angles is detected, even if they differ in a single last digit."""
     rows = writer.Stream.rows
 
     def other_digits(self, first, count, *rest):
@@ -621,7 +621,7 @@ def test_foreign_files_are_left_alone(tmp_path, options):
     (tmp_path / "file.zarr").write_text("x")
     names = ["half.npy", "record.npy", "text.npy", "folder.npy", "link.npy", "home.zarr", "other.zarr", "file.zarr"]
     if "force" not in options:
-        names.append("array.npy")  # force may replace a file, as with any program
+        names.append("array.npy")  # `force` replaces any .npy file
     before = contents(tmp_path)
     for name in names:
         with pytest.raises(OSError, match=name):
@@ -631,8 +631,8 @@ def test_foreign_files_are_left_alone(tmp_path, options):
 
 @pytest.mark.parametrize(("kind", "parts"), [("npy", 1), ("zarr", 1), ("zarr", 2)])
 def test_two_writers(tmp_path, stream, kind, parts):
-    """A second run without `part` is refused before any change, also while the parts of a job write."""
-    pytest.importorskip("fcntl", reason="locks are POSIX's")
+    """A second run without `part` is refused before it changes anything, even if the first run writes only a part."""
+    pytest.importorskip("fcntl", reason="needs POSIX file locks")
     out = tmp_path / f"a.{kind}"
     refused = []
 
@@ -703,7 +703,7 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path, stream):
 
 
 def test_resume_of_a_damaged_complete_target(out, stream):
-    """Resuming a complete target reads it again, and draws damaged blocks again if the user asks for it."""
+    """Resuming a complete target verifies it, and redraws its damaged blocks only with `repair`."""
     write(out)
     damage(out, 7)
     before = contents(out)
@@ -763,7 +763,7 @@ def test_force_over_an_unfinished_run_removes_it(interrupted, tmp_path):
 
 
 def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
-    """If the last part is killed at this point, the store is complete, and any later call removes the rest."""
+    """At this point the store is complete, and any later call removes the remaining records."""
     out = tmp_path / "a.zarr"
     assert not write(out, part=1, parts=2).finished
     delete = zarr.Keys.delete
@@ -784,7 +784,7 @@ def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
 
 
 def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
-    """A block whose record is not saved does not count in the note, which states how many can be resumed."""
+    """The note on the error counts only recorded blocks, which a resumed run keeps."""
     real, calls = npy.NpyFile.append, []
 
     def fail(self, lines):
@@ -803,7 +803,7 @@ def test_record_that_is_not_saved_does_not_count(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupt_while_the_first_block_is_recorded(tmp_path, monkeypatch, after):
-    """The first block is on the disk when its record is interrupted, so it is kept, and the note counts it."""
+    """A block that is on the disk is recorded despite the interrupt, and the note counts it."""
     real, calls = npy.NpyFile.append, []
 
     def interrupt(self, lines):
@@ -829,7 +829,7 @@ def test_missing_extra_is_named(tmp_path, monkeypatch):
 
 
 def test_object_store(stream):
-    """An object store has no directories and no renames, only keys. TensorStore's own memory stands in for a bucket."""
+    """A bucket has keys, but no directories or renames; TensorStore's memory driver stands in for one."""
     import tensorstore
 
     target = zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
@@ -845,16 +845,16 @@ def test_object_store(stream):
     assert set(target.run.names()) == {"blocks.json", "zarr.json", *(f"c/{i}" for i in range(10))}
 
 
-# Several processes write one store, here one after another
+# Parts of one store, written one after another
 
 
 @pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
-    """Parts in any order give the bytes of one process; the last one finishes the store, whatever its number."""
+    """Parts in any order give the bytes of one process, and the part that runs last completes the store."""
     out = tmp_path / "parts.zarr"
     *others, last = np.random.default_rng(parts).permutation(parts).tolist()
     for part in others:
-        # A part may have no block, since there are only ten.
+        # Of twelve parts, two have none of the ten blocks.
         assert write(out, part=part, parts=parts).finished == finished(out)
     assert write(out, part=last, parts=parts).finished
     write(tmp_path / "alone.zarr")
@@ -867,7 +867,7 @@ def test_parts_make_one_store(tmp_path, parts):
 
 
 def test_one_process_continues_three_parts(tmp_path, stream):
-    """Of three parts, one finishes, one is interrupted and one never starts; one process then finishes the store."""
+    """Of three parts, one ends, one is interrupted and one never starts; a single process then completes the store."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=3)
     with pytest.raises(Stop):
@@ -878,7 +878,7 @@ def test_one_process_continues_three_parts(tmp_path, stream):
 
 
 def test_parts_that_end_together(tmp_path, monkeypatch):
-    """If two parts find all blocks recorded and finish, the second changes nothing, even if it looked before."""
+    """If two parts find all blocks recorded and complete the store, the second one changes nothing."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
     finish = zarr.ZarrStore.finish
@@ -898,7 +898,7 @@ def test_parts_that_end_together(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"resume": True}, {"part": 0, "parts": 2}], ids=["resume", "part"])
 def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
-    """If all blocks are recorded but no part has finished the store, any later call finishes it."""
+    """If all blocks are recorded but no part has completed the store, any later call completes it."""
     out = tmp_path / "a.zarr"
     write(out, part=1, parts=2)
     monkeypatch.setattr(zarr.ZarrStore, "finish", lambda *_: stop_after(1)(()))
@@ -911,7 +911,7 @@ def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
 
 
 def test_rows_without_angles(out):
-    """Any number of rows without angles is written and verified at once, since nothing is read."""
+    """Any number of rows of length 0 is written and verified at once."""
     rows = 10**18
     assert write(out, rows, loc=np.zeros(0), block_rows=rows).shape == (rows, 0)
     assert jax_von_mises.verify_samples(out)["shape"] == (rows, 0)
@@ -931,9 +931,9 @@ def test_parts_of_different_streams(tmp_path):
 
 
 def test_memory_stays_the_same(tmp_path):
-    """Memory does not grow after the first 20 of 60 blocks of 1 MiB."""
+    """Memory grows by less than 8 MiB after the first 20 of 60 blocks of 1 MiB."""
     if not os.path.exists("/proc/self/statm"):
-        pytest.skip("reads /proc")
+        pytest.skip("needs /proc")
     held = []
 
     def observe(rows):
@@ -963,7 +963,7 @@ def fill(spare=0):
     fill_disk(f"{folder}/filler", spare)
 
 
-# Full in the third block, then read-only, then writable.
+# The disk is full from the third block on, then read-only, then writable.
 for kind in ("npy", "zarr"):
     mount("size=3m")
     out, arguments = f"{folder}/a.{kind}", every | dict(loc=0.5, total=500_000)
@@ -987,7 +987,7 @@ for kind in ("npy", "zarr"):
     if kind == "npy":
         subprocess.run(["umount", folder], check=True)
 
-# The store of 1.9 MiB releases its space for its replacement, but not for one that would still not fit.
+# The old store of 1.9 MiB is removed first if the new one then fits, and stays if the new one would still not fit.
 try:
     write_samples(out, **arguments | dict(loc=1.0, total=1_000_000), force=True)
 except OSError as error:
@@ -998,7 +998,7 @@ with warnings.catch_warnings(record=True, action="always") as caught:
 print(*(str(warning.message).replace(folder, "") for warning in caught))
 print(verify_samples(out)["stream"]["loc"], sorted(os.listdir(folder)))
 
-# A repair in a file needs space only for the record.
+# The repair of a file needs space only for the record.
 out, arguments = f"{folder}/b.npy", every | dict(loc=0.5, total=100_000)
 write_samples(out, **arguments)
 right = open(out, "rb").read()
@@ -1011,7 +1011,7 @@ print(write_samples(out, **arguments, resume=True, repair=True).drawn, open(out,
 
 
 def test_disks(tmp_path):
-    """On a file system that is full, read-only or too small, errors are clear and runs can be resumed."""
+    """Errors of a disk that is full, read-only or too small are clear, and runs can be resumed."""
     unshare = children.own_mounts(tmp_path)
     full = [
         "FULL No space left on device ['2 of 5 blocks kept; continue with resume=True']",
@@ -1032,8 +1032,8 @@ def test_disks(tmp_path):
 
 @contextlib.contextmanager
 def limit_of_files(size):
-    """Limit the size of files of this process."""
-    resource = pytest.importorskip("resource", reason="limits are POSIX's")
+    """Limit the size of the files that this process may write."""
+    resource = pytest.importorskip("resource", reason="needs POSIX resource limits")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -1043,7 +1043,7 @@ def limit_of_files(size):
 
 
 def test_quota(tmp_path):
-    """Under a limit on file sizes there is a clear error, and the run or the repair continues once it is lifted."""
+    """A limit on file sizes causes a clear error, and the run or the repair can be resumed without the limit."""
     out = tmp_path / "a.npy"
     with limit_of_files(15_000), pytest.raises(OSError, match="File too large") as failed:
         write(out)

@@ -8,7 +8,7 @@ import pytest
 
 from tools import audit
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a script")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a script, which needs POSIX")
 
 CLEAN = {"name": "numpy", "version": "2.0.0", "vulns": []}
 HOLE = {"name": "numpy", "version": "2.0.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.0.1"], "description": ""}]}
@@ -41,7 +41,7 @@ def test_a_vulnerability(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("requirements", "dependencies", "words"),
     [
-        # If a mirror answers in place of the database, pip-audit itself reports success.
+        # If a mirror answers instead of the database, pip-audit itself reports success.
         (["numpy==2.0.0"], [SKIPPED], "not audited: numpy: Dependency not found on PyPI"),
         (["numpy==2.0.0", "Jax_Lib==1"], [CLEAN], "not audited: Jax_Lib==1: pip-audit does not report it"),
         (["numpy==2.0.0", "x @ file:///x"], [CLEAN], "not audited: x @ file:///x"),

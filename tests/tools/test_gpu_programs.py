@@ -1,4 +1,4 @@
-"""XLA's programs of draws for an H100, compiled without one, are no worse than the table in `tools`."""
+"""XLA's programs for draws on an H100, compiled without one, are no worse than the table in `tools`."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tools import gpu_programs
 
 
 def test_the_table_is_a_bound():
-    """More kernels, more bytes, 20 % more instructions and narrow stores are reported; improvements are not."""
+    """More kernels, over 5 % more bytes or instructions, and narrow stores are reported; improvements are not."""
     table = json.loads(gpu_programs.TABLE.read_text())
     assert list(gpu_programs.worse(table, table)) == []
     for quantity, value in (("kernels", 99), ("bytes moved an angle", 99), ("instructions an angle", 999)):
@@ -24,7 +24,7 @@ def test_the_table_is_a_bound():
 
 
 def test_the_checks_run_before_every_merge():
-    """The checks have separate environments, one with a fixed release, so that counts do not change by themselves."""
+    """Each release of JAX has a separate environment; the counts are checked with a fixed release."""
     assert "\nmake test-gpu-programs\n" in (children.ROOT / ".ci/run").read_text()
     command = ["make", "--dry-run", "--always-make", "GPU_PYTHON=python3.12", "GPU_JAX=0.12.0.1"]
     done = subprocess.run(
@@ -51,8 +51,8 @@ def test_programs_that_cannot_be_compiled(tmp_path, skip, code):
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])
 def test_nothing_is_worse_or_launched_differently(command):
-    """No program is worse than the table or launched in another way; a separate process dumps them."""
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="nothing here compiles for a GPU: see tools/gpu_programs.py")
+    """No program is worse than the table, and every launch is the one that its kernel expects."""
+    pytest.importorskip("jax_plugins.xla_cuda13", reason="JAX's CUDA 13 plugin is not installed (extra `gpu-aot`)")
     environment = children.environment(JAX_PLATFORMS="cpu")
     command = [sys.executable, "-m", *command.split()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=children.ROOT)

@@ -1,7 +1,7 @@
 """The decisions, refusals and commands of install_gpu.sh.
 
-The script sees only stand-ins from one folder: for nvidia-smi, for rocminfo, and for a Python whose environments are
-empty and whose pip records its arguments.
+Besides basic tools, the script finds only stand-ins: for nvidia-smi, for rocminfo, and for a Python that creates empty
+environments and records the arguments of pip.
 """
 
 import configparser
@@ -16,10 +16,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 BASH, SH = shutil.which("bash"), shutil.which("sh")
-pytestmark = pytest.mark.skipif(not BASH or os.name != "posix", reason="a script for bash")
+pytestmark = pytest.mark.skipif(not BASH or os.name != "posix", reason="needs bash on POSIX")
 
-# As `python3` this stand-in creates environments, and a copy of it is the Python of an environment. A real Python reads
-# the lists of installed packages, from the folder `site` of the environment.
+# As `python3`, this stand-in creates environments, each with a copy of the stand-in as its Python. A real Python lists
+# the installed packages, which are in the folder `site` of the environment.
 PYTHON = f"""#!{SH}
 here=${{0%/*}}
 case $1 in
@@ -222,10 +222,10 @@ def test_broken_nvidia_smi_is_quoted(machine):
     assert "nvidia-smi ended with exit code 3 and no output" in line(machine.run("--dry-run"), "found: ")
 
 
-@pytest.mark.skipif(not shutil.which("timeout"), reason="without timeout the script waits")
+@pytest.mark.skipif(not shutil.which("timeout"), reason="without `timeout`, the script waits for nvidia-smi")
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
 def test_hanging_nvidia_smi(machine, stubborn):
-    """The script waits for a limited time, and does not ask again."""
+    """The script waits for a limited time, and does not start nvidia-smi again."""
     machine.program("nvidia-smi", f'#!{SH}\n{stubborn}echo asked >> "$LOG"\nfor i in 1 2 3 4 5 6; do sleep 1; done\n')
     start = time.monotonic()
     process = machine.run("--dry-run", PROBE_SECONDS="0.2")
@@ -248,7 +248,7 @@ def test_without_timeout(machine):
 )
 @pytest.mark.parametrize("broken", [False, True])
 def test_driver_from_the_kernel(machine, driver, chosen, broken):
-    """Without an answer from nvidia-smi, the kernel reports the driver, but the cards are unknown."""
+    """Without an answer from nvidia-smi, the kernel reports the driver's version, but the cards are unknown."""
     if broken:
         machine.says("nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch\n", 18)
     machine.file("proc/driver/nvidia/version", KERNEL.format(driver))
@@ -352,7 +352,7 @@ def test_the_requested_accelerator_is_used(machine):
         assert process.stdout.endswith(f"doctor --expect {expect}\n")
         assert process.stderr == ""
         assert ("nvidia-smi" in machine.done()) == (option == "--cuda12")
-    # Some of the cards work, and can be selected.
+    # One of the cards is supported, and can be selected.
     process = machine.run("--dry-run", "--cuda13")
     assert "'.[cli,cuda13]'" in process.stdout
     assert "6.1 to 9.0; hide the other cards with CUDA_VISIBLE_DEVICES" in process.stderr
@@ -360,7 +360,7 @@ def test_the_requested_accelerator_is_used(machine):
 
 @pytest.mark.parametrize(("option", "expect"), [("--cuda12", "cuda"), ("--cuda13", "cuda"), ("--rocm", "rocm")])
 def test_requested_accelerator_is_missing(machine, option, expect):
-    """The script installs a missing accelerator on request, with a warning, and the final check decides."""
+    """On request, the script installs JAX for an accelerator that it does not find, and warns; the check decides."""
     process = machine.run(option)
     assert process.returncode == 0, process.stderr
     assert f"warning: {option} is installed as requested, but the final check needs" in process.stderr
@@ -434,7 +434,7 @@ def test_invalid_patience(machine):
 
 
 def test_path_of_the_shell(machine):
-    """The script finds its clone even if `cd` prints the path and may go elsewhere, because CDPATH is set."""
+    """The script finds its clone even if CDPATH is set, so that `cd` can print a path or go elsewhere."""
     start = [BASH, f"{machine.clone.name}/install_gpu.sh"]
     process = machine.run("--dry-run", start=start, cwd=machine.clone.parent, CDPATH=f".:{machine.path}:/tmp")
     assert process.returncode == 0, process.stderr
@@ -486,7 +486,7 @@ def test_installs_twice(machine):
     process = machine.run(start=[machine.clone / "install_gpu.sh"])
     assert process.returncode == 0, process.stderr
     assert machine.done() == ["nvidia-smi", f"python3 -m venv {machine.clone}/.venv", *commands]
-    assert f"ready: source '{machine.clone}/.venv/bin/activate'" not in process.stdout  # the stand-in makes none
+    assert f"ready: source '{machine.clone}/.venv/bin/activate'" not in process.stdout  # the stand-in has none
     process = machine.run(start=[machine.clone / "install_gpu.sh"])
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
@@ -495,7 +495,7 @@ def test_installs_twice(machine):
 
 @pytest.mark.parametrize("form", [("--venv", "an environment"), ("--venv=an environment/",)])
 def test_named_environment(machine, form):
-    """The path is relative to the working directory and has a space; an active environment is left alone."""
+    """A path with a space is relative to the working directory; an active environment does not change."""
     active = machine.environment(machine.path / "active")
     before = machine.files()
     process = machine.run("--cpu", *form, VIRTUAL_ENV=active)
@@ -649,7 +649,7 @@ CUDA13 = (
     ("nvidia-cublas", (), "pip"),
 )
 BROUGHT = "nvidia-cublas-cu12 nvidia-cudnn-cu12 nvidia-helper-of-cublas"
-# Both packages share the folder of cuDNN, and removing one would leave that of CUDA 13 incomplete, so both are removed.
+# Both releases of cuDNN share a folder. Removing that of CUDA 12 leaves the other incomplete, so both are removed.
 WITH_A_HOLE = BROUGHT.replace("cudnn-cu12", "cudnn-cu12 nvidia-cudnn-cu13")
 OTHERS = {
     "13 over 12": ("--cuda13", CUDA12, f"jax-cuda12-pjrt jax-cuda12-plugin {BROUGHT}"),
@@ -693,7 +693,7 @@ def test_libraries_needed_by_others_are_not_removed(machine, package, by):
 
 
 def test_shadowed_libraries(machine):
-    """The warning names the directory and the libraries, once each, except those of the driver."""
+    """The warning names the directory and each library once, except the driver's library."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     cuda, driver = machine.path / "the cuda", machine.path / "driver"
     for file in (cuda / "libcudnn_ops.so.9", cuda / "libcudnn.so.8", cuda / "libcublas.so", driver / "libcuda.so.1"):
@@ -708,7 +708,7 @@ def test_shadowed_libraries(machine):
     assert machine.run("--dry-run", "--cpu", LD_LIBRARY_PATH=path).stderr == ""
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="for make")
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def test_make_sample(machine):
     """`make sample` installs once, and again when the script changes; PYTHON= selects the Python."""
     shutil.copy(machine.bin / "python3", machine.bin / "python3.12")

@@ -1,4 +1,4 @@
-"""The check of XLA's launches of the CUDA kernels detects a launch that the kernel does not expect."""
+"""The check of how XLA launches the CUDA kernels detects launches that a kernel does not expect."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def launch(spec):
 
 @pytest.mark.parametrize("cipher", ["threefry2x32", "threefry4x32", "philox2x32", "philox4x32"])
 def test_the_shipped_text_fits(cipher):
-    """The parameters, launch bounds and shared memory of every kernel fit its launch."""
+    """The parameters, launch bounds and shared memory of the shipped kernels fit their launches."""
     for name in ("arrays", "table", "bfloat16"):
         case = CASES[name]._replace(spec=CASES[name].spec._replace(cipher=cipher))
         assert list(launch_contract.faults(launch(case.spec), case)) == []
@@ -33,7 +33,7 @@ def changed(original, name, **fields):
 
 
 def test_each_fault_is_found():
-    """Each fault of a launch is found, and the message names it."""
+    """The message names each fault; adjacent memory is no fault."""
     case = CASES["table"]
     good = launch(case.spec)
     key, start, sizes, table, loc, out = good.arguments
@@ -61,7 +61,7 @@ def test_each_fault_is_found():
 
 
 def test_executables_are_read():
-    """Snappy's literals and copies and nested records are read; another compression is refused."""
+    """Snappy literals and copies, and nested records, are read; other compression methods are refused."""
     assert launch_contract.decompress(b"\x0a\x04ab\x11\x02") == b"ababababab"
     with pytest.raises(ValueError, match="Snappy"):
         launch_contract.decompress(b"\x0b\x04ab\x11\x02")

@@ -7,7 +7,7 @@ import pytest
 
 from tools import mutants
 
-pytest.importorskip("cosmic_ray", reason="comes with the extra `mutants`")
+pytest.importorskip("cosmic_ray", reason="Cosmic Ray is not installed (extra `mutants`)")
 
 ROOT = Path(__file__).parents[2]
 

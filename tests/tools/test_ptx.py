@@ -1,4 +1,4 @@
-"""Kernels executed on the CPU: the machine itself, and the shipped kernels compared with the plain path."""
+"""Kernels executed on the CPU: the machine that executes them, and the shipped kernels against the plain path."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests import host_kernels
 from tools.ptx import battery, machine
 from tools.ptx.translate import Unknown, translate
 
-# These differ most, so they run by default; the others run with the slow tests.
+# These kernels differ most, so they run by default; the others run with the slow tests.
 FIRST = ("threefry2x32_table_float32", "philox4x32_direct")
 OTHERS = tuple(kernel for kernel in battery.KERNELS if kernel not in FIRST)
 
@@ -36,14 +36,14 @@ ENTRY = """
 
 
 def entry(body, name="kernel"):
-    """Return a kernel with the thread number in %r1, and the addresses of a separate word of operand and result."""
+    """Return a kernel; %r1 holds the thread's number, and %rd4 and %rd5 the addresses of its operand and result."""
     return ENTRY.format(name=name, body="\n".join(f"\t{line};" for line in body.split("; ")))
 
 
 def run(body, operand, threads=4):
-    """Return the output of a kernel, a word for each thread."""
+    """Return the output of a kernel, one word per thread."""
     if machine.compiler() is None:
-        pytest.skip("no C compiler")
+        pytest.skip("there is no C compiler")
     operand = np.asarray(operand)
     return machine.Machine(entry(body)).launch("kernel", (1, 1), (threads, 1), np.empty_like(operand), operand)
 
@@ -75,7 +75,7 @@ WORDS = np.array([0, 1, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 31, 33],
     ],
 )  # fmt: skip
 def test_instructions(instruction, expected):
-    """Operations on words of every sign agree with Python's integers."""
+    """Instructions on positive and negative words agree with Python's arithmetic."""
     body = f"ld.global.u32 %r2, [%rd4]; {instruction}; st.global.u32 [%rd5], %r3".replace("$end:;", "\n$end:\n")
     result = run(body, WORDS, len(WORDS))
     arguments = [(int(a), j) if expected.__code__.co_argcount == 2 else (int(a),) for j, a in enumerate(WORDS)]
@@ -84,7 +84,7 @@ def test_instructions(instruction, expected):
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bf16x2", "bfloat16"), ("f16x2", "float16")])
 def test_rounding_to_pairs(kind, dtype):
-    """Pairs are rounded as by NumPy, with ties, values too large or too small, and NaN."""
+    """Pairs are rounded as by NumPy, including ties, values that are too large or too small, and NaN."""
     import ml_dtypes
 
     values = [1 + 2.0**-9, 1 + 3 * 2.0**-9, 1 + 2.0**-11, 65519.0, 65520.0, 1e-8, 6e-8, -3.1415925, np.inf, np.nan]
@@ -141,7 +141,7 @@ def test_unknown_instructions_are_refused(instruction):
 
 
 def test_launches_that_no_gpu_takes():
-    """A launch with too many threads, another number of operands or an empty grid is a fault."""
+    """A launch with too many threads, the wrong number of operands or an empty grid is a fault."""
     built = machine.Machine(entry(STORE))
     for grid, block, operands in (((1, 1), (65, 1), 1), ((1, 1), (1, 1), 2), ((0, 1), (1, 1), 1)):
         with pytest.raises(machine.Fault):
@@ -163,7 +163,7 @@ def test_shipped_kernels_by_every_size(kernel):
         assert not outcome.faults, f"{outcome.part}: {len(outcome.faults)} of {outcome.launches}: {outcome.faults[:3]}"
 
 
-# One of each kind comes first.
+# One damage of each kind comes first, and `few` makes the others slow.
 KINDS = ("the end of a row", "no barrier after a row's", "a difference with its", "the place of a row")
 
 
@@ -174,6 +174,6 @@ KINDS = ("the end of a row", "no barrier after a row's", "a difference with its"
     ids=lambda damage: damage[0].replace(" ", "-"),
 )
 def test_damage_is_found(damage):
-    """Damage to the text shows as a fault of the machine, or as other angles."""
+    """Damage to the text of a kernel causes a fault of the machine, or different angles."""
     host_kernels.built()
     assert battery.finding(*damage[1:])
