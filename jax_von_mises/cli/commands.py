@@ -318,8 +318,7 @@ def check_loc(text: str, loc: np.ndarray, compute: type) -> np.ndarray:
     limit = LARGEST_LOC[compute.__name__]
     wider = ", or use --dtype float64" if compute is np.float32 else ""
     coarse = (
-        f"neighbouring {compute.__name__} numbers are more than a radian apart there; "
-        f"give at most {limit:.0f}{wider}"
+        f"neighbouring {compute.__name__} numbers are more than a radian apart there; give at most {limit:.0f}{wider}"
     )
     check_values("--loc", text, loc, np.abs(loc) > limit, coarse)
     return np.asarray(loc, compute)

@@ -165,7 +165,7 @@ def test_columns_and_float64(tmp_path, pool, kind):
 
 
 def test_interrupted_and_resumed_by_others(tmp_path, pool, here):
-    """This process, threads and a pool of processes can take turns at one run."""
+    """Threads, a pool of processes and the test itself can take turns at one run."""
     out = tmp_path / "a.zarr"
     kept = 0
     for executor in (None, here, pool):
