@@ -210,8 +210,8 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     Folding rounds a product before it is added, whereas a program that takes the arrays as arguments contracts the
     product and the sum into one operation. The angles of the two programs would differ in their last digits.
 
-    Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA: XLA:CPU removes an optimization barrier around constants
-    before it folds them.
+    Folding was observed with JAX 0.10.2 to 0.12.0.1. Barriers prevent it from JAX 0.12 on; before, XLA:CPU removes a
+    barrier around constants. To report to XLA: folded constants are rounded differently from arguments.
     """
 
     def hidden(*arrays: jax.Array) -> list[jax.Array]:
