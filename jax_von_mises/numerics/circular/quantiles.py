@@ -38,6 +38,9 @@ CHECKED = {"float32": (0.12, 0.5), "float64": (0.02, 0.5)}
 BETWEEN = 2.0
 # If slopes between nodes differ by more than this factor, a line replaces the polynomial, which would overshoot.
 STEEP = 6.0
+# The second level stores numbers between its loops, for this many angles at a time. A CPU sets this memory aside even
+# for a draw without the second level, and new memory pages cost more time than a draw.
+PIECE = 2**20
 
 
 class Cells(NamedTuple):
@@ -82,7 +85,13 @@ class Table(NamedTuple):
             limit = largest_angle(t.dtype)
             return clip(piecewise.evaluate(*cell_of(row, place, cells)), -limit, limit)
 
-        two_levels, one_level = (functools.partial(look_up, cell) for cell in (second_cell, first_cell))
+        def two_levels(cells: Cells, *arrays: jax.Array) -> jax.Array:
+            flat = tuple(x.reshape(-1) for x in arrays)
+            each = functools.partial(look_up, second_cell, cells)
+            angles: jax.Array = lax.map(lambda args: each(*args), flat, batch_size=PIECE)
+            return angles.reshape(arrays[0].shape)
+
+        one_level = functools.partial(look_up, first_cell)
         angles: jax.Array = lax.cond(jnp.any(self.cells.hard >= 0), two_levels, one_level, self.cells, *arrays)
         return angles
 
