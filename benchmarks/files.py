@@ -90,18 +90,20 @@ def finite(text):
     """Parse a number in a result; raise ValueError unless it is finite and small enough to compute with."""
     value = float(text)
     if not math.isfinite(value) or abs(value) > 1e100:
-        raise ValueError(f"it holds the number {text[:20]}, which is not a measurement")
+        raise ValueError(
+            f"it contains the number {text[:20]}; numbers must be finite and below 1e100 in absolute value"
+        )
     return int(text) if text.lstrip("-").isdigit() else value
 
 
 def read_json(path):
-    """Read a JSON object that one of these programs may have written.
+    """Read a JSON object from a file that may not have been written by a benchmark.
 
     Raises
     ------
     OSError, ValueError
-        The file cannot be read, is too large or too deeply nested, does not hold a JSON object, or holds a number that
-        is not finite.
+        The file cannot be read, is too large or too deeply nested, does not contain a JSON object, or contains a number
+        that is not finite or exceeds 1e100 in absolute value.
     """
     from jax_von_mises.streams.safe_files import read_plain  # not at the top, since `startup` times the import of JAX
 
@@ -116,7 +118,7 @@ def read_json(path):
 
 
 def checked(result):
-    """Return `result` if it has the format of `performance_benchmark`; raise ValueError otherwise."""
+    """Return `result` if its `format` is that of `performance_benchmark`; otherwise raise ValueError or KeyError."""
     if result["format"] != 2:
         raise ValueError(f"its format is {result['format']}, not 2")
     return result

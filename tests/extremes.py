@@ -1,4 +1,4 @@
-"""Hypothesis strategies for numbers at which formulas tend to fail: where formulas switch, and the limits of floats.
+"""Hypothesis strategies for numbers at which formulas tend to fail: switching points and the limits of floats.
 
 A case is one element of each argument. A list of cases fills arrays of a fixed shape, so that one compiled program
 serves all examples.
@@ -12,7 +12,7 @@ from jax_von_mises.numerics import bessel, circle, coefficients, density, piecew
 from jax_von_mises.sampling import truncated
 
 LANES = 96
-# Largest decimal exponent of the numbers drawn, positive or negative: nearly the range of floats.
+# Largest absolute decimal exponent of the numbers drawn, which covers nearly the range of floats.
 EXPONENTS = {"float32": 37.0, "float64": 300.0}
 
 

@@ -34,7 +34,7 @@ NAMED += ("RULE_NODES", "RULE_WEIGHTS", "GUESS_LOW", "GUESS_HIGH")
 
 
 def literal(x):
-    """Return a number, or a tuple of numbers, as float32 literals of C."""
+    """Format a number, or a nested tuple of numbers, as C `float` literals."""
     return f"{{{', '.join(map(literal, x))}}}" if isinstance(x, tuple) else f"{float(np.float32(x))!r}f"
 
 

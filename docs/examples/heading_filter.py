@@ -128,8 +128,8 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
 def grid_filter(turns, readings, concentrations, cells=CELLS):
     """Return estimates (steps,) and posterior densities (steps, cells) after each reading, exact to rounding.
 
-    Motion is a convolution on the circle. Sums over a turn are integrals to rounding,
-    since the density is smooth and periodic.
+    Motion is a convolution on the circle. A sum over a full turn equals the integral up to rounding, because the
+    density is smooth and periodic.
     """
     angles, width = grid(cells), 2 * jnp.pi / cells
 
@@ -163,7 +163,7 @@ def difference(angles, others):
 
 
 def deviations(key, sizes):
-    """Simulate one run; return the error of each method after each step: compass, particles, grid."""
+    """Simulate one run and return the errors of compass, particles and grid after each step."""
     turns, concentrations = gyro(), compass()
     simulating, filtering = random.split(key)
     headings, readings = simulate(simulating, turns, concentrations)

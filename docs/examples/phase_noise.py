@@ -216,8 +216,7 @@ def count_beyond(count, phases):
 def rate_by_uniform_numbers(loop_snr):
     """Return the rate that ``icdf`` of float32 uniform numbers, multiples of 2^-23, would give.
 
-    At rates below one in ten thousand, only numbers next to 0 and 1 give phases beyond
-    the edge.
+    At rates below one in ten thousand, only numbers within 2^-13 of 0 or 1 give phases beyond the edge.
     """
     steps = np.r_[0:1024, 2**23 - 1024 : 2**23]
     phases = icdf((steps / 2**23).astype(np.float32), 0.0, loop_snr)

@@ -1,4 +1,4 @@
-"""Define `VonMisesFisher`, with `functions.von_mises_fisher` as methods, named as in NumPyro and TFP."""
+"""Define `VonMisesFisher`, whose methods call `functions.von_mises_fisher` and are named as in NumPyro and TFP."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from jax_von_mises.sampling import sphere
 @pytree("mean_direction", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False)
 class VonMisesFisher(ByValue):
-    r"""The von Mises-Fisher distribution of directions, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
+    r"""The von Mises-Fisher distribution of directions, with density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
     A frozen pytree, like `VonMises`. In two dimensions, the sphere is the circle.
 
@@ -77,7 +77,7 @@ class VonMisesFisher(ByValue):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape to which `concentration` and `mean_direction` without its last axis broadcast."""
+        """Broadcast shape of `concentration` and all but the last axis of `mean_direction`."""
         return arguments.batch_shape("VonMisesFisher", (), **self._parameters())
 
     @property
@@ -141,7 +141,7 @@ class VonMisesFisher(ByValue):
         return jnp.exp(self.log_prob(value))
 
     def mean(self) -> jax.Array:
-        """Return the mean vector, inside the sphere."""
+        """Return the mean vector, whose length is at most 1."""
         return self._spread_vectors(functions.mean(self.mean_direction, self.concentration))
 
     def mode(self) -> jax.Array:
@@ -177,7 +177,7 @@ class VonMisesFisher(ByValue):
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
         """Return the standard errors of the estimates of `fit` from `size` vectors.
 
-        That of the direction is an angle in radians along each tangent.
+        The standard error of the direction is an angle in radians, the same along each of the d - 1 tangents.
         """
         return functions.standard_errors(self.concentration, size, self.dimension)
 

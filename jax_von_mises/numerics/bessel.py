@@ -18,12 +18,12 @@ from jax.typing import ArrayLike
 from jax_von_mises.numerics import coefficients
 from jax_von_mises.numerics.elementary import polynomial
 
-# The fits of `coefficients` are polynomials in kappa below this concentration, and in 1 / kappa above it.
+# The fits of N, A and C use kappa (or kappa^2 / 4) below this concentration, and 1 / kappa above it.
 SWITCH = 5.0
 # log I0 and A are 0 at kappa = 0. Below these concentrations, float64 uses expressions that keep relative accuracy.
 LOG_SWITCH64 = 8.0
 RATIO_SWITCH64 = 1.0
-# Power series of (I0 - 1) / z in z = kappa^2 / 4, with an error of 1e-18 up to `LOG_SWITCH64`.
+# Power series of (I0 - 1) / z in z = kappa^2 / 4, with a truncation error below 1e-33 up to `LOG_SWITCH64`.
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
 # Above this concentration, C is 1 / (2 kappa) to rounding.
 LARGEST_KAPPA = 1e30
@@ -69,13 +69,13 @@ def rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the mean and variance of 1 - cos x in units of 1 / max(kappa, 1), without underflow, and that unit.
+    """Return the mean and variance of (1 - cos x) / unit, which do not underflow, and unit = 1 / max(kappa, 1).
 
     Each element takes 32 exponentials, so the float32 samplers do not use this function.
     """
     k = jnp.minimum(kappa, LARGEST_KAPPA)[..., None]
-    # Integrate over the half angle, as in `tail_integral`, up to where the density is e^-depth of its maximum. The
-    # result does not depend on this end, which therefore needs no derivative.
+    # Integrate over the half angle, as in `tail_integral`, up to where the density is e^-depth of its maximum. To
+    # working precision, the result does not depend on this upper limit, which therefore needs no derivative.
     last = (1,) * kappa.ndim + (-1,)
     nodes, weights = (
         np.reshape(np.array(a, kappa.dtype), last) for a in (coefficients.MOMENT_NODES, coefficients.MOMENT_WEIGHTS)
@@ -160,7 +160,7 @@ def slope(kappa: jax.Array) -> jax.Array:
 
 
 def rough_slope(kappa: jax.Array) -> jax.Array:
-    """Return `slope` to 1e-4 in float32, without its 32 exponentials; Newton's method needs no more accuracy."""
+    """Return `slope` without its 32 exponentials, with a relative error of 1e-4 in float32, for Newton's method."""
     if kappa.dtype == jnp.float64:
         return slope(kappa)
     a = ratio(kappa)
@@ -179,8 +179,8 @@ def inverse_ratio(resultant: jax.Array, rest: jax.Array) -> jax.Array:
     (float64).
     """
     r, c = resultant, rest
-    # Start from equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005, for the circle. It is within 4 %, and
-    # exact at both ends.
+    # Start from equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005, for the circle. Its relative error is
+    # below 7%, and vanishes as r tends to 0 or 1.
     kappa = r * (1 + c * (1 + r)) / jnp.maximum(c * (1 + r), np.finfo(c.dtype).tiny)
     start = kappa
     for _ in range(4 if c.dtype == jnp.float64 else 3):

@@ -26,7 +26,7 @@ DEEPEST = 64
 
 
 def at_once(path: str, flags: int) -> int:
-    """Open a file as an `opener` of `open`, without waiting for the writer of a pipe."""
+    """Open a file without waiting for a writer if it is a pipe; for use as the `opener` of `open`."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -58,7 +58,7 @@ def read_plain(path: str, limit: int) -> bytes:
 
 
 def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Return a file in an open zip archive; raise KeyError without it, and ValueError beyond `limit` bytes."""
+    """Return the contents of a file in an open zip archive; KeyError if missing, ValueError if too large."""
     if name not in archive.namelist():
         raise KeyError(name)
     about = archive.getinfo(name)
@@ -69,12 +69,12 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     if about.file_size > limit:
         raise ValueError(f"its member {name} has {about.file_size} bytes, but may have at most {limit}")
     with archive.open(about) as file:
-        # Without a size, read() would unpack 2 GiB before it checks the size in the archive's directory.
+        # Without a size, read() would unpack up to 1 GiB before it checks the size in the archive's directory.
         return file.read(about.file_size + 1)
 
 
 def read_npy(file: BinaryIO) -> np.ndarray:
-    """Return the array in an open ``.npy`` file; raise some exception if the file is invalid or too short.
+    """Return the array in an open ``.npy`` file; raise an exception, of any type, if it is invalid or too short.
 
     The checks come first, since NumPy allocates what the header claims before it reads the data, and passes on errors
     of Python's parser and of its own arithmetic.
@@ -136,7 +136,7 @@ def write_new(path: str, text: str) -> None:
 
 
 def take_free_name(temporary: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Rename a file to a free name; raise FileExistsError if the name is taken."""
+    """Rename a file to a free name; raise OSError if the name is taken."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -150,7 +150,7 @@ def take_free_name(temporary: str | os.PathLike[str], path: str | os.PathLike[st
 
 
 def strange_below(folder: str) -> str | None:
-    """Return the path of something below a folder that is neither a file nor a folder; None if there is none.
+    """Return the path of an entry below `folder` that is neither a regular file nor a folder; None if there is none.
 
     Raise OSError if folders are nested deeper than `DEEPEST`, where recursive functions would fail.
     """

@@ -1,4 +1,4 @@
-"""The PractRand test of the words, with a stand-in for PractRand and an independent cipher."""
+"""Test `benchmarks.words` with a stand-in for PractRand and an independent cipher."""
 
 import itertools
 import json
@@ -61,7 +61,7 @@ def small(monkeypatch):
 
 
 def first(order, number):
-    """Return the first words in an order, from the cipher that `independent` also computes."""
+    """Return the first `number` words in the given order, from the cipher that `independent` also computes."""
     blocks = words.blocks("threefry2x32", order, seed=5)
     return np.concatenate(list(itertools.islice(blocks, 3)))[:number]
 

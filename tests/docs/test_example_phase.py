@@ -1,4 +1,4 @@
-"""The phase noise example: an interrupted run gives the bytes of an uninterrupted one, and estimates are correct."""
+"""Test that a resumed run of the phase noise example writes the bytes of an uninterrupted one, and its estimates."""
 
 import json
 
@@ -16,7 +16,7 @@ ROWS = 2**17
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """Return the path of a file whose run was interrupted and resumed, and the result and memory of the second call."""
+    """Return the path of a file written by an interrupted and resumed run, with the second call's result and memory."""
     path = tmp_path_factory.mktemp("phases") / "phases.npy"
     return path, *example.interrupt_and_resume(path, jax.random.key(1), ROWS)
 

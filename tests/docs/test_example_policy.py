@@ -1,4 +1,4 @@
-"""The claims of the angle policy example, on less data than its page uses."""
+"""Test the claims of the angle policy example on less data than its page uses."""
 
 import importlib
 
