@@ -57,7 +57,7 @@ def start(x, angles):
 
 
 def guide(x, angles):
-    """Define the guide: a von Mises, a multivariate normal and a lognormal distribution, all with differentiable draws."""
+    """Define the guide: von Mises, multivariate normal and lognormal distributions, all with differentiable draws."""
     mu_loc = numpyro.param("mu_loc", start(x, angles)["mu"])
     mu_concentration = numpyro.param(
         "mu_concentration", 10.0, constraint=constraints.positive
