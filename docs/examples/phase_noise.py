@@ -185,7 +185,7 @@ def read(path):
 
 
 def rates(rows, sums):
-    """Return the estimate and standard error of the tail probabilities at `SIZES`, and of the error rates with noise."""
+    """Return estimates and standard errors of the tail probabilities at `SIZES`, and of the error rates with noise."""
     beyond, errors, squares = (total / rows for total in sums)
     return (beyond, np.sqrt(beyond * (1 - beyond) / rows)), (
         errors,
