@@ -1,1 +1,1 @@
-"""Programs that generate parts of the documentation, and its examples."""
+"""Generate parts of the documentation, and provide its examples."""

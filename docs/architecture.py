@@ -1,4 +1,4 @@
-"""Draw the folders of the package and their modules, from the import contract in pyproject.toml and the source."""
+"""Draw the folders and modules of the package, as listed in the import contract in pyproject.toml and in the source."""
 
 import ast
 import textwrap
@@ -20,7 +20,7 @@ def layers():
 
 
 def modules(layer):
-    """Return the names of the modules in a layer; an empty list if the layer is a module itself."""
+    """Return the names of the modules in a layer, or an empty list if the layer is itself a module."""
     return sorted(
         path.stem
         for path in (PACKAGE / layer).glob("*.py")

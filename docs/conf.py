@@ -1,4 +1,4 @@
-"""Configuration of Sphinx; `make docs` builds the pages into docs/_build."""
+"""Configure Sphinx; ``make docs`` builds the pages in docs/_build."""
 
 import sys
 from pathlib import Path
@@ -37,7 +37,7 @@ autodoc_member_order = "bysource"
 # The docstrings of dataclass fields are more precise than their annotations.
 autodoc_typehints = "none"
 
-# Built-in exceptions; links to their pages would need the network.
+# Do not link to built-in exceptions, since links to their pages would need the network.
 nitpick_ignore = [("py:exc", "TypeError"), ("py:exc", "ValueError")]
-# Some references are cited only in source comments, which are not on the page.
+# Some references are cited only in source comments, which the pages do not show.
 suppress_warnings = ["ref.footnote"]

@@ -1,6 +1,6 @@
 """Fill the pages with results, code and outputs, so that they look the same on a code host and in the built site.
 
-A page marks such a part by the lines ``<!-- made: KIND NAME -->`` and ``<!-- end -->``. The kinds are:
+A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!-- end -->``. The kinds are:
 
 - ``results NAME``: a table of the committed benchmark results (`docs.results`);
 - ``code EXAMPLE NAME``: a function or class of an example;
@@ -175,7 +175,7 @@ def notebook(text):
 
 
 def draw_tour(folder):
-    """Draw the picture of the tour with the blocks of the page up to the one that saves it."""
+    """Draw the picture of the tour by running the blocks of the page up to the one that saves it."""
     text = TOUR.read_text(encoding="utf-8")
     program = ["import matplotlib", f"matplotlib.rcParams.update({plots.SETTINGS!r})"]
     for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):

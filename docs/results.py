@@ -28,7 +28,7 @@ TITLES = {
     "arrays": "A concentration for each angle",
     "functions": "Functions",
 }
-# A library counts as faster if our rate is below its rate by more than this fraction.
+# A library counts as faster if our rate is below its rate by more than this fraction of its rate.
 CLEARLY = 0.05
 MISSING = "–"
 # Peers that measure this package.
@@ -48,12 +48,12 @@ SHORT = {
 
 
 def number(value):
-    """Format a value with three significant digits, or as an integer from 1000 on."""
+    """Format a value with three significant digits, or as an integer if it is at least 1000."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def count_text(count):
-    """Format a number of angles; powers of two from 2^10 on are written as powers."""
+    """Format a number of angles; powers of two from 2^10 are written as powers."""
     power = count.bit_length() - 1
     return f"$2^{{{power}}}$" if count == 2**power and power >= 10 else f"{count:,}"
 
@@ -155,7 +155,7 @@ def speed_tables(result):
 
 
 def headline(result):
-    """Return the table of the README, with a row for each kind of work and ranges over its cases."""
+    """Return the table of the README, with a row for each kind of work that shows ranges over its cases."""
     peers = ("normal", "numpy", "numpyro", "tfp", "torch")
     stands_for = {"numpy": "scipy"}
     shown = {
@@ -194,7 +194,7 @@ def headline(result):
 
 
 def between(values):
-    """Format the range of some values."""
+    """Format the range of values; return `MISSING` if there are none."""
     if not values:
         return MISSING
     low, high = (
@@ -205,7 +205,7 @@ def between(values):
 
 
 def slower(speed, grids, startup, directions):
-    """Return a table of the kinds of work in which a peer is faster, with the worst case of each."""
+    """Return a table of the kinds of work in which a peer is faster, with the worst case of each kind."""
     worst = {}
     for case in [*speed["cases"], *grids["cases"]]:
         measured = case["results"]

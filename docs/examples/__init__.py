@@ -1,1 +1,1 @@
-"""Examples of the documentation: scripts that print tables and draw pictures."""
+"""Provide the examples of the documentation, which print tables and draw pictures."""

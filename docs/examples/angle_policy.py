@@ -1,4 +1,4 @@
-"""A policy over headings, trained through its samples and with the score function.
+"""Train a policy over headings through its samples and with the score function.
 
 ``python -m docs.examples.angle_policy --out picture.svg`` prints two tables and draws
 the picture of docs/angle-policy.md.
@@ -40,7 +40,7 @@ LOOKED_AT = (0, 30, 300, 3000)  # training steps at which gradients are compared
 
 
 def reward(heading, state):
-    """Return the reward of the progress towards the goal plus that of a following wind."""
+    """Return the reward for progress towards the goal plus that for a following wind."""
     return jnp.cos(heading - state[..., 0]) + WIND * jnp.cos(heading - state[..., 1])
 
 
@@ -130,7 +130,7 @@ def score(key, distribution, state, baseline=0.0):
 
 
 def score_baseline(key, distribution, state):
-    """Return `score` with the exact mean reward of each state as its baseline, as from a perfect critic."""
+    """Return `score` with the exact mean reward of each state as its baseline, which a perfect critic would predict."""
     return score(key, distribution, state, mean_reward(distribution, state))
 
 
@@ -224,7 +224,7 @@ def along_exact(gradients, exact):
 
 @functools.partial(jax.jit, static_argnames=("estimator", "size"))
 def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
-    """Return `size` single-draw estimates of the derivatives of the mean reward in loc and concentration.
+    """Return `size` single-draw estimates of the derivatives of the mean reward with respect to loc and concentration.
 
     Goal and wind are at angle 0; the loc of the policy is `offset`.
     """
@@ -239,7 +239,7 @@ def one_draw_derivatives(key, concentration, offset, estimator, size=2**17):
 
 
 def variances(key, estimator, concentrations=CONCENTRATIONS):
-    """Return the variances of the derivative in `loc` as an array (offsets, concentrations)."""
+    """Return the variances of the derivative with respect to `loc` as an array (offsets, concentrations)."""
     rows = []
     for offset in OFFSETS:
         draws = (
@@ -280,7 +280,7 @@ def learning_table(curves):
 
 
 def gradient_table(key, history, steps=STEPS):
-    """Return a Markdown table of variances relative to pathwise, and of projections on the exact gradient."""
+    """Return a Markdown table of variances, relative to the pathwise one, and of projections on the exact gradient."""
     keys = random.split(key, len(ESTIMATORS) + 1)
     states = random_states(keys[-1], BATCH)
     lines = [

@@ -1,4 +1,4 @@
-"""Regression of simulated angles on covariates, by NUTS and by variational inference.
+"""Regress simulated angles on covariates, with NUTS and with variational inference.
 
 ``python -m docs.examples.circular_regression --out FILE`` prints the table and draws the
 picture of docs/circular-regression.md. Another run on the same machine gives the same
@@ -52,12 +52,12 @@ def model(x, angles=None):
 
 
 def start(x, angles):
-    """Return the mean direction and zero slopes, which start in the higher mode."""
+    """Return initial values in the higher mode: the mean direction, and zero slopes."""
     return {"mu": jax_von_mises.fit(angles)[0], "beta": jnp.zeros(x.shape[1])}
 
 
 def guide(x, angles):
-    """Define a von Mises, a normal and a lognormal distribution; draws of all three are differentiable."""
+    """Define the guide: von Mises, multivariate normal and lognormal distributions, all with differentiable draws."""
     mu_loc = numpyro.param("mu_loc", start(x, angles)["mu"])
     mu_concentration = numpyro.param(
         "mu_concentration", 10.0, constraint=constraints.positive
@@ -131,7 +131,7 @@ def true_values():
 
 
 def table(nuts, svi):
-    """Return the lines of the table: the true value, then the mean and standard deviation by each method."""
+    """Return the lines of the table: the true value, then the mean and standard deviation for each method."""
     lines = [f"{'':13}{'true':>7}{'NUTS mean':>11}{'sd':>7}{'SVI mean':>11}{'sd':>7}"]
     sampled, fitted = columns(nuts), columns(svi)
     for name, value in true_values().items():

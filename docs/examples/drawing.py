@@ -1,4 +1,4 @@
-"""Command line, colours and picture settings of the examples; equal results give equal files."""
+"""Provide the command line, colours and picture settings of the examples; equal results give equal files."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""A particle filter for the heading of a vehicle, on the circle and in one compiled scan.
+"""Track the heading of a vehicle with a particle filter on the circle, in one compiled scan.
 
 ``python -m docs.examples.heading_filter --out FILE`` prints the table and draws the
 picture of docs/heading-filter.md. Another run on the same machine gives the same file,
@@ -65,7 +65,7 @@ def reading_distribution(heading, concentration):
 
 @jax.jit
 def simulate(key, turns, concentrations):
-    """Draw one run: true headings, not reduced to one turn, and readings."""
+    """Simulate one run; return true headings, not reduced to one turn, and readings."""
     start, motion, needle = random.split(key, 3)
     first = random.uniform(start, minval=-jnp.pi, maxval=jnp.pi)
     headings = first + jnp.cumsum(sample_von_mises(motion, turns, MOTION))
@@ -90,7 +90,7 @@ def mean_direction(angles, weights):
 
 
 def systematic(offset, weights):
-    """Return indices of the particles to copy, by a comb on the cumulative weights."""
+    """Return the indices of the particles to copy, chosen by systematic resampling."""
     size = weights.shape[0]
     teeth = (jnp.arange(size, dtype=weights.dtype) + offset) / size
     return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), teeth), size - 1)
@@ -126,10 +126,10 @@ def particle_filter(key, turns, readings, concentrations, particles=PARTICLES):
 
 @functools.partial(jax.jit, static_argnames="cells")
 def grid_filter(turns, readings, concentrations, cells=CELLS):
-    """Return estimates (steps,) and posterior densities (steps, cells) after each reading, exact to rounding.
+    """Return estimates (steps,) and posterior densities (steps, cells) after each reading, exact up to rounding.
 
-    Motion is a convolution on the circle. A sum over a full turn equals the integral up to rounding, because the
-    density is smooth and periodic.
+    Motion is a convolution on the circle. A sum over a full turn equals the integral up
+    to rounding, because the density is smooth and periodic.
     """
     angles, width = grid(cells), 2 * jnp.pi / cells
 
@@ -195,7 +195,7 @@ def mean_and_error(values):
 
 
 def table(misses):
-    """Return the lines of the table: mean error with and without a compass, and the loss above the exact filter."""
+    """Return the lines of the table: mean errors with and without a compass, and the excess over the exact filter."""
     with_compass = np.asarray(compass()) > 0
     *_, exact = misses.values()
     runs, steps = exact.shape
@@ -231,7 +231,7 @@ def second_peak(density):
 
 
 def band(estimates, cloud, share=0.9):
-    """Return the lower ends, centres and upper ends of the bands that hold the central `share` of the particles.
+    """Return the lower ends, centres and upper ends of bands that hold the central `share` of the particles.
 
     The estimates are unwrapped, so that the band has no jumps.
     """

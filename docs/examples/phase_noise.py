@@ -1,4 +1,4 @@
-"""The phase error of a carrier loop: a stream on disk that is interrupted, resumed, checked and read back in batches.
+"""Study the phase error of a carrier loop: write a stream to disk, interrupt it, resume it, check it and read it back.
 
 ``python -m docs.examples.phase_noise --out picture.svg`` prints tables and draws the
 picture of docs/phase-noise.md. The file of phases, 168 MB, is removed at the end;
@@ -90,7 +90,7 @@ def exact_with_noise(loop_snr, snr, points=8192):
 
 
 class Interrupted(Exception):
-    """Stands for an interruption, such as a crash, a full disk, or the time limit of a cluster job."""
+    """Simulates an interruption, such as a crash, a full disk, or the time limit of a cluster job."""
 
 
 def stop_half_way(done, total):
@@ -214,9 +214,10 @@ def count_beyond(count, phases):
 
 
 def rate_by_uniform_numbers(loop_snr):
-    """Return the rate that ``icdf`` of float32 uniform numbers, multiples of 2^-23, would give.
+    """Return the rate beyond the edge if ``icdf`` maps float32 uniform numbers (multiples of 2^-23) to phases.
 
-    At rates below one in ten thousand, only numbers within 2^-13 of 0 or 1 give phases beyond the edge.
+    At rates below one in ten thousand, only numbers within 2^-13 of 0 or 1 give phases
+    beyond the edge.
     """
     steps = np.r_[0:1024, 2**23 - 1024 : 2**23]
     phases = icdf((steps / 2**23).astype(np.float32), 0.0, loop_snr)
@@ -365,7 +366,7 @@ def points(axes, x, y, spread, colour, label, marker="o"):
 
 
 def main(arguments=None):
-    """Draw the file with an interruption, print its comparison with the exact distribution, and draw the picture."""
+    """Write the file with an interruption, print its comparison with the exact rates, and draw the picture."""
     command_line = parser(__doc__)
     command_line.add_argument(
         "--data", type=Path, help="directory in which the file is kept"

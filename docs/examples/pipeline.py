@@ -1,4 +1,4 @@
-"""A pipeline of two devices: one draws a batch of angles while the other works on the previous one.
+"""Run a pipeline of two devices: one draws a batch of angles while the other works on the previous one.
 
 ``python docs/examples/pipeline.py`` compares the times and results of one device and of
 the first two devices that JAX finds.
@@ -128,5 +128,5 @@ def main(arguments=None):
 if __name__ == "__main__":
     jax.config.update(
         "jax_num_cpu_devices", 2
-    )  # without effect if there are other devices
+    )  # has no effect if JAX uses another platform
     main()

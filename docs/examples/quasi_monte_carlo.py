@@ -1,4 +1,4 @@
-"""Integrals over one and several angles, by random angles and by Sobol points through the quantile function.
+"""Integrate over one and several angles with random angles, and with Sobol points mapped by the quantile function.
 
 ``python -m docs.examples.quasi_monte_carlo --out FILE`` prints the table and draws the
 picture of docs/quasi-monte-carlo.md. Another run on the same machine gives the same
@@ -105,7 +105,7 @@ def errors(seed, sizes=SIZES, replicates=REPLICATES):
         d: {name: rms_errors(angles[..., :d], sizes) for name, angles in drawn.items()}
         for d in ANGLES
     }
-    # Strata depend on n, so each n needs separate angles.
+    # The strata depend on n, so each n needs separate angles.
     sets = [
         stratified(key, int(n), replicates)
         for key, n in zip(keys[2:], sizes, strict=True)

@@ -1,4 +1,4 @@
-"""A fit that gives the same result on any number of processes.
+"""Run a fit that gives the same result on any number of processes.
 
 ``python -m docs.examples.several_processes --out picture.svg`` runs the fit in 1, then
 2, then 4 child processes, prints the results and draws the picture of
@@ -87,7 +87,7 @@ def checksum(angles):
 
 @jax.jit
 def gradient(parameters, hour, directions):
-    """Return the gradient of the log-likelihood of one block in the parameters."""
+    """Return the gradient of the log likelihood of one block with respect to the parameters."""
 
     def total(parameters):
         return jnp.sum(log_prob(directions, direction(parameters, hour), CONCENTRATION))
@@ -96,7 +96,7 @@ def gradient(parameters, hour, directions):
 
 
 def information():
-    """Return the Fisher information of all directions; its inverse is the variance of the fit."""
+    """Return the diagonal of the Fisher information of all directions; its inverses are the variances of the fit."""
     return (
         CONCENTRATION
         * (1 - float(variance(CONCENTRATION)))
@@ -107,7 +107,7 @@ def information():
 
 
 def work(key, process, processes, gather):
-    """Draw the blocks of a process; return checksums, counts and a fit of all processes."""
+    """Draw the blocks of one process; return checksums, counts and a fit from all processes."""
     blocks = [draw(key, block) for block in share(process, processes)]
     checksums = gather(
         np.array([checksum(directions) for _, directions in blocks], np.uint32)
@@ -125,7 +125,7 @@ def work(key, process, processes, gather):
         if len(totals) == 1:
             sums = gather(own.sum(axis=0, keepdims=True)).sum(
                 axis=0
-            )  # for comparison: the sum of each process, then of all
+            )  # for comparison: sums over processes of sums over blocks
     return {
         "checksums": checksums.tolist(),
         "counts": counts.tolist(),
@@ -140,7 +140,7 @@ def work(key, process, processes, gather):
 
 
 def join(coordinator, process, processes):
-    """Connect to the other processes; return a function that gathers the rows of all processes in order."""
+    """Connect to the other processes; return a function that gathers the rows of all processes, ordered by process."""
     jax.distributed.initialize(
         coordinator, processes, process, cluster_detection_method="deactivate"
     )
@@ -183,7 +183,7 @@ def child(options):
 
 
 def environment():
-    """Return the environment of a child, which uses the CPU, without proxies and other settings of JAX."""
+    """Return the environment of a child that uses the CPU, without proxies and without other settings of JAX."""
     unwanted = ("JAX_", "XLA_", "TF_")
     kept = {
         name: value
@@ -322,7 +322,7 @@ def marginal(directions):
 
 
 def picture(results):
-    """Return the figure: the parts of the stream by process above, the histogram of all directions below."""
+    """Return the figure: above, the part of the stream that each process draws; below, the histogram."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")

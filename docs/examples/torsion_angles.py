@@ -1,4 +1,4 @@
-"""Mixtures of dependent pairs, fitted to measured torsion angles and compared with mixtures of independent angles.
+"""Fit mixtures of dependent pairs to measured torsion angles, and compare them with mixtures of independent angles.
 
 ``python -m docs.examples.torsion_angles --out picture.svg`` prints the tables and draws
 the picture of docs/torsion-angles.md. Another run on the same machine gives the same
@@ -23,7 +23,7 @@ FREE = {"independent": 4, "dependent": 5}  # parameters of a component
 NUMBERS, STARTS, STEPS = (1, 2, 3, 4, 5, 6), 4, 150
 WIDE = 4.0  # concentration of all components at the start, 30 degrees
 NARROWEST = 500.0  # largest concentration, 2.6 degrees
-BLOCKS = 62  # of successive residues, which have similar angles, for standard errors
+BLOCKS = 62  # of successive residues, for standard errors, since neighbouring residues have similar angles
 LEVELS = 10.0 ** np.arange(-6, -2.5, 0.5)  # of the density, per square degree
 
 # ------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def read_structure(path):
 
 
 def divide(pairs):
-    """Return every other residue, for the fit, and as many residues in between, which are held out."""
+    """Return every other residue, for the fit, and the same number of residues between them, which are held out."""
     even = len(pairs) // 2 * 2
     return pairs[:even:2], pairs[1:even:2]
 
@@ -100,7 +100,7 @@ def log_density(mixtures, pairs):
 
 
 def best_start(mixtures, pairs, held_out):
-    """Return the most likely mixture for each number of components, and its log densities at both sets of residues."""
+    """Return the most likely mixture for each number of components, and its log densities at `pairs` and `held_out`."""
     fitted = np.asarray(log_density(mixtures, pairs))
     best = np.argmax(fitted.mean(0), axis=1)
     places = np.arange(len(best)), best
