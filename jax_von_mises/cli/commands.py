@@ -668,7 +668,7 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
         yield executor
         executor.shutdown()
     except BaseException:
-        for process in multiprocessing.active_children():  # including any that hang, since shutdown waits for them
+        for process in multiprocessing.active_children():  # hung workers too, since `shutdown` would wait for them
             process.kill()
         executor.shutdown(cancel_futures=True)
         raise
