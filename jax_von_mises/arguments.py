@@ -25,7 +25,7 @@ LARGEST_COUNT = 2**63
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 # Durations in seconds must be smaller (about 32 years), since locks and timers count nanoseconds in 63 bits.
 LARGEST_TIME = 1e9
-# Longer representations of values are shortened in messages.
+# Messages shorten the text of a value that has more characters.
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
