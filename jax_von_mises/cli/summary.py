@@ -161,9 +161,9 @@ def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray
     """Return the means and variances of `pair_statistics`, by quadrature over both angles.
 
     Given the first angle a, the second has the concentration rho about its conditional mean direction. The density of
-    the first angle has its mode near the point where the derivative of k1 c + rho with respect to c = cos(a) changes sign.
-    Gauss-Legendre panels are graded towards this point and both ends of the half circle. The other half follows by
-    symmetry.
+    the first angle has its mode near the point where the derivative of k1 c + rho with respect to c = cos(a) changes
+    sign. Gauss-Legendre panels are graded towards this point and both ends of the half circle. The other half follows
+    by symmetry.
     """
 
     def second(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
