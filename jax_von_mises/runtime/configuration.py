@@ -82,7 +82,7 @@ class Setting(NamedTuple):
 _lock = threading.RLock()
 # Values of options of ``jax.config`` and of variables before `configure` first changed them.
 _before: dict[str, Any] = {}
-# Values that `configure` has set, by carrier; XLA_FLAGS has an entry besides those of the single flags.
+# Values that `configure` has set, by carrier. XLA_FLAGS has an entry, and each flag that was set has another.
 _configured: dict[str, Any] = {}
 
 
@@ -141,7 +141,8 @@ def configure(
     vector_width : {128, 256, 512}, optional
         Width in bits of the vectors in XLA's programs for a CPU; 256 by default. Without this setting, draws outside
         other programs use 512 bits where that is faster and gives the same angles. With it, all programs use the same
-        width, and the last digits of float64 angles, and of angles from an array of concentrations, may change.
+        width, and the last digits may change for float64 angles, for ``method="direct"`` and for an array of
+        concentrations.
     cpu_devices : int, optional
         Number of CPU devices, for testing multi-device programs on one machine.
     compile_threads : int, optional
