@@ -97,7 +97,8 @@ def initialize_compilation_cache(
     path : str or path, optional
         The directory. If missing, it is created for you alone (mode 0700), or with your default permissions if
         `allow_shared` is True. The default is JAX's own setting (``JAX_COMPILATION_CACHE_DIR``), or else
-        ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``, ``~/.cache``). A URL such as ``gs://bucket/cache`` requires ``allow_shared=True``.
+        ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``, ``~/.cache``). A URL such as
+        ``gs://bucket/cache`` requires ``allow_shared=True``.
     max_size : int, optional
         Limit in bytes, or None for no limit. The least recently used programs are removed until the rest fits, now and
         when the process ends. Many file systems update the time of use only once a day.
