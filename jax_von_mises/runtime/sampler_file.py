@@ -172,8 +172,8 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     """Read a sampler that `export_sampler` wrote.
 
     The function checks the format and the size of the file, and the checksum of its program. It also checks that the
-    program runs on the platform in use and calls no external code (XLA's custom calls). The file is still executable code: load only files
-    that you trust.
+    program runs on the platform in use and calls no external code (XLA's custom calls). The file is still executable
+    code: load only files that you trust.
 
     Parameters
     ----------
