@@ -208,7 +208,7 @@ def _level(gpus: hardware.Accelerators, wanted: str) -> str:
 
 
 def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that the driver and the libraries that JAX's CUDA plugin needs are present, and that pip's are loaded."""
+    """Check the driver and the libraries that JAX's CUDA plugin needs."""
     if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
         return
     if not any(one.vendor == "NVIDIA" for one in gpus):
