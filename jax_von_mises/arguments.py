@@ -236,7 +236,7 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def is_weak(value: object) -> bool:
-    """Return whether a checked value is a Python number or a weakly typed array, which takes the dtype of others."""
+    """Return whether a checked value, as a Python number or a weakly typed array, takes the dtype of other values."""
     return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
