@@ -520,7 +520,7 @@ def write_or_draw(
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library with its arguments written as command-line options."""
+    """Return a message of the library, with names of arguments replaced by command-line options."""
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
     for argument, option in IN_OPTIONS.items():
         text = text.replace(argument, option)
