@@ -1,4 +1,4 @@
-"""Configure JAX, compile or export samplers ahead of time, and report memory and problems.
+"""Configure JAX, cache compiled programs, export samplers, report memory, and diagnose problems.
 
 ================================  ====================================================================
 `configure` `settings` `reset`    set, show and undo JAX's platform, memory, threads and XLA flags
