@@ -80,7 +80,7 @@ def words_on(device: jax.Device) -> np.ndarray:
 
 @functools.cache
 def reference() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the CPU's angles by the default and the direct route, and its random words."""
+    """Return the angles by the table, the angles by the direct route, and the random words, all from the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 
