@@ -57,8 +57,8 @@ def warmup(
 ) -> tuple[Compiled, ...]:
     """Compile the sampler before it is needed, for each shape and dtype.
 
-    A later call of the sampler with such arguments compiles nothing. No angles are drawn and no memory is
-    allocated for them. With a compilation cache (`initialize_compilation_cache`), later processes use the programs too.
+    A later call of the sampler with such arguments compiles nothing. No angles are drawn and no memory is allocated for
+    them. With a compilation cache (`initialize_compilation_cache`), later processes use the programs too.
 
     Parameters
     ----------
