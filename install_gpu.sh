@@ -550,8 +550,8 @@ fi
 # JAX loads all installed plugins, in no fixed order, and may combine a plugin with the kernels of another. NVIDIA's
 # wheels for CUDA 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so uninstalling one after installing
 # the other deletes shared files. Other plugins are therefore removed first, with their dependencies, and wheels that
-# share a folder are installed again. The program below prints "remove WHEEL ...", or, if another package or conda needs a
-# wheel, "needed WHEEL by PACKAGE"; nothing is then removed.
+# share a folder are installed again. The program below prints "remove WHEEL ...", or, if another package or conda needs
+# a wheel, "needed WHEEL by PACKAGE"; nothing is then removed.
 others='
 import re, sys
 from importlib.metadata import distributions
