@@ -1,6 +1,6 @@
-# `make sample` and `make test` work in a fresh clone. They need Python 3.11 or newer and a package registry. They install
-# everything inside the clone, and install it again only after a change of setup.cfg, pyproject.toml or this file, or,
-# for `make sample`, of install_gpu.sh.
+# `make sample` and `make test` work in a fresh clone. They need Python 3.11 or newer, make and a package registry. They
+# install everything inside the clone, and install it again only after a change of setup.cfg, pyproject.toml or this
+# file, or, for `make sample`, of install_gpu.sh.
 
 PYTHON ?= python3
 SIZE ?= 10_000_000
