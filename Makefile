@@ -1,6 +1,6 @@
-# Two commands from a fresh clone: `make sample` and `make test`. They need Python 3.11 or newer, make and a package
-# registry. Everything is installed inside the clone, and again only after a change of setup.cfg, pyproject.toml or this
-# file.
+# `make sample` and `make test` work in a fresh clone. They need Python 3.11 or newer, make and a package registry. They
+# install everything inside the clone, and install it again only after a change of setup.cfg, pyproject.toml or this
+# file, or, for `make sample`, of install_gpu.sh.
 
 PYTHON ?= python3
 SIZE ?= 10_000_000
@@ -9,14 +9,15 @@ OUT ?= samples.npy
 TESTS ?= tests
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
-# A smoke test on the newest Python and JAX: random words, both routes, gradients and workarounds for the compiler.
+# A smoke test on the newest Python and JAX: random words, gradients, workarounds for the compiler, and a program for
+# several devices.
 NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
   tests/sampling/test_cuda.py::test_a_program_for_several_devices
 NEWEST_MARKS ?= not slow
 # Tests that also run with one CPU device, where results can differ; all tests run with eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
-# The release of JAX that compiles draws for a GPU on a machine without one. tools/gpu_programs.json holds its results,
-# so a new release alone does not make any check fail.
+# The release of JAX that compiles draws for a GPU on a machine without one. tools/gpu_programs.json holds its results.
+# The release is fixed, so a new one does not change them.
 GPU_JAX ?= 0.12.0.1
 # Releases of JAX with which launches of the CUDA kernels are checked, in addition to the newest release.
 LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
@@ -24,7 +25,7 @@ LAUNCH_MORE ?=
 # The command that runs if a check for a GPU is impossible here; `false` makes that an error.
 GPU_SKIP ?= true
 # Number of test processes: at most four, and one per core, since each compiles its own programs. With `worksteal`, each
-# process starts with consecutive tests, which share compiled programs, and finally takes over tests from others.
+# process starts with consecutive tests, which share compiled programs, and later takes over tests from slower ones.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() or 1))')
 PYTEST = -m pytest -q -n $(JOBS) --dist worksteal
 # Compiling all installed modules takes long, and the tests import few of them.
@@ -63,7 +64,7 @@ sample: .venv/installed
 	@PYTHON="$(PYTHON)" ./install_gpu.sh --venv .venv
 	@touch $@
 
-# Install the environments in parallel, then run the tests one after the other.
+# Install the environments in parallel, then run the groups of tests one after the other.
 test:
 	@$(MAKE) --no-print-directory -j2 install-tests
 	@$(MAKE) --no-print-directory -j1 test-oldest test-one-device test-newest
@@ -105,7 +106,7 @@ test-newest:
 	  echo "no Python newer than $$($(PYTHON) --version) found: the tests ran only on that one"; \
 	else $(MAKE) --no-print-directory run-newest NEWEST_PYTHON=$$newest; fi
 
-# Install all environments of the tests.
+# Install the test environments.
 .PHONY: install-tests install-newest run-newest
 install-tests: .venv-test/installed install-newest
 install-newest:

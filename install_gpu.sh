@@ -227,7 +227,7 @@ find_nvidia() {
   if [ -n "$smi" ]; then
     text=$(probe "$smi" --query-gpu=driver_version,compute_cap --format=csv,noheader) || code=$?
     read_cards <<<"$text"
-    # Drivers before 510 do not know compute_cap. A program that hung once would hang again.
+    # Drivers before 510 do not know compute_cap. A program that hung once would probably hang again.
     if [ "$cards" -eq 0 ] && [ "$code" -ne 124 ] && [ "$code" -ne 137 ]; then
       code=0
       text=$(probe "$smi" --query-gpu=driver_version --format=csv,noheader) || code=$?
@@ -550,8 +550,8 @@ fi
 # JAX loads all installed plugins, in no fixed order, and may combine a plugin with the kernels of another. NVIDIA's
 # wheels for CUDA 12 and 13 write cuDNN, NCCL and NVSHMEM into the same folders, so uninstalling one after installing
 # the other deletes shared files. Other plugins are therefore removed first, with their dependencies, and wheels that
-# share a folder are installed again. This program prints "remove WHEEL ...", or, if another package or conda needs a
-# wheel, "needed WHEEL by PACKAGE"; nothing is then removed.
+# share a folder are installed again. The program below prints "remove WHEEL ...", or, if another package or conda needs
+# a wheel, "needed WHEEL by PACKAGE"; nothing is then removed.
 others='
 import re, sys
 from importlib.metadata import distributions

@@ -10,10 +10,10 @@
 `sample_pmap`             one draw on several devices, with `jax.pmap`
 `sample_shard`            this device's part of a draw, inside `jax.shard_map` or `jax.pmap`
 `VonMises`                the distribution as an object, with the method names of NumPyro and TFP
-`log_prob` `prob`         the density
+`log_prob` `prob`         the log density and the density
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` and `log_sf` deep in the tails
 `mean` `mode`             also `variance`, `stddev`, `entropy` and `kl_divergence`
-`fit` `standard_errors`   maximum likelihood
+`fit` `standard_errors`   maximum likelihood estimates and their standard errors
 `VonMisesFisher`          directions in any dimension; also `sample_von_mises_fisher`
 `CircularDistribution`    any density on the circle; also `SineSkewed`
 `Mixture` `Torus`         mixtures; several independent angles
@@ -23,7 +23,7 @@
 `sample_truncated`        angles of the distribution restricted to an arc
 `sample_batches`          a long stream batch by batch; `batched_apply` for functions of long arrays
 `prefetch_to_host`        copies to NumPy in the background
-`write_samples`           a stream into a .npy file or a Zarr store, resumable
+`write_samples`           a stream in a .npy file or a Zarr store; interrupted runs can be resumed
 `verify_samples`          comparison of such a file or store with its checksums
 `derive_key`              keys from names and numbers
 `runtime`                 JAX settings, compilation cache, warm-up, export, memory, diagnosis

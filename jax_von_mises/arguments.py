@@ -1,4 +1,7 @@
-"""Check arguments, with messages that name the function, the argument, its value, what is allowed and what to do."""
+"""Check arguments.
+
+The messages name the function, the argument and its value, and say what is allowed and what to do.
+"""
 
 import math
 import operator
@@ -12,17 +15,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-# Limit on elements, of up to 8 bytes each, since XLA counts bytes in 63 bits.
+# An array must have fewer elements, since XLA counts bytes in 63 bits and an element has up to 8 bytes.
 LARGEST_SIZE = 2**60
-# NumPy's limit. XLA accepts more axes, until they exhaust the memory.
+# NumPy's limit on the number of axes. XLA accepts more, until memory is exhausted.
 MOST_AXES = 64
-# Limit on integer arguments, since JAX, NumPy and Python's ranges count in 63 bits.
+# Integer arguments must be smaller, since JAX, NumPy and Python's `range` count in 63 bits.
 LARGEST_COUNT = 2**63
 # Larger Python floats become infinite in float32.
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-# Limit on durations in seconds (thirty years), since locks and timers count nanoseconds in 63 bits.
+# Durations in seconds must be smaller (about 32 years), since locks and timers count nanoseconds in 63 bits.
 LARGEST_TIME = 1e9
-# Maximum number of characters that a message shows of a value.
+# Messages shorten the text of a value that has more characters.
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -92,9 +95,9 @@ def legacy_shape() -> tuple[int, ...]:
 
 
 def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[dict[str, Any], np.dtype[Any]]:
-    """Check the named `values`; return them as a dict of arrays, and the float dtype of the result.
+    """Check the named `values`, and return a dict of arrays and the float dtype of the result.
 
-    Python numbers become arrays of the dtype to compute in.
+    Python numbers become arrays of the dtype in which angles are computed.
     """
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
@@ -155,13 +158,13 @@ def too_wide(dtype: np.dtype[Any]) -> bool:
 
 
 def as_jax(value: Any, dtype: DTypeLike | None = None) -> jax.Array:
-    """Return a checked value as a JAX array, of `dtype` if given; without it, Python numbers become weakly typed."""
+    """Return a checked value as a JAX array of `dtype`; without a dtype, Python numbers become weakly typed arrays."""
     with np.errstate(over="ignore"):
         return jnp.asarray(value, dtype)
 
 
 def is_array(value: object) -> bool:
-    """Return whether `value` is an array, not a placeholder for one in a pytree."""
+    """Return whether `value` is an array, rather than a placeholder for one in a pytree."""
     return isinstance(value, (np.ndarray, np.generic, jax.Array))
 
 
@@ -196,7 +199,10 @@ def sharding(caller: str, value: object) -> NamedSharding | None:
 
 
 def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> np.dtype[Any]:
-    """Return the result's dtype: `dtype` if given, else the widest float of checked `values`, else JAX's default."""
+    """Return the dtype of the result.
+
+    It is `dtype` if given, else the promoted dtype of the float arrays among the checked `values`, else JAX's default.
+    """
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
         found = [x.dtype for x in values if not is_weak(x) and jnp.issubdtype(x.dtype, jnp.floating)]
@@ -225,12 +231,12 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
 
 
 def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the dtype to compute in: float32 for bfloat16 and float16."""
+    """Return the dtype in which results of `dtype` are computed: float64 for float64, and float32 for all others."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def is_weak(value: object) -> bool:
-    """Return whether a checked value takes the dtype of the other values: a Python number or a weakly typed array."""
+    """Return whether a checked value, as a Python number or a weakly typed array, takes the dtype of other values."""
     return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
@@ -301,7 +307,7 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
     try:
         if isinstance(shape, (str, bytes, set, dict, bool)):
             raise TypeError
-        # Every array has this attribute, whatever its number of axes.
+        # Every array has `__index__`, whatever its number of axes.
         single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         # While a function is traced, iterating over a JAX array yields tracers, even if its values are known.
         sizes = (shape,) if single else tuple(np.asarray(shape) if isinstance(shape, jax.Array) else shape)
@@ -350,7 +356,7 @@ def flag(caller: str, name: str, value: object) -> bool:
 
 
 def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> float:
-    """Return `value`, a number of seconds at least 0, greater than `above` and less than `LARGEST_TIME`, as a float."""
+    """Return a number of seconds as a float; it must be at least 0, above `above` and below `LARGEST_TIME`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a number of seconds.")
     if not (0 <= value < LARGEST_TIME and value > above):

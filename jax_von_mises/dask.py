@@ -1,4 +1,7 @@
-"""Von Mises angles as lazy Dask arrays, and functions of Dask arrays; needs the extra ``dask``."""
+"""Draw angles as lazy Dask arrays, and evaluate functions of Dask arrays.
+
+The module needs the extra ``dask``.
+"""
 
 from jax_von_mises.streams.dask import cdf as cdf
 from jax_von_mises.streams.dask import icdf as icdf

@@ -103,8 +103,8 @@ def _open_to(about: os.stat_result, leaf: bool) -> str | None:
     """Return why other users can change the directory that `about` describes; None if they cannot."""
     if (reason := owned_by_other(about.st_uid)) and (leaf or about.st_uid != _unmapped()):
         return reason
-    # With the sticky bit, as in /tmp, others can add files but not replace them. This is safe for a parent, but not for
-    # the cache itself.
+    # With the sticky bit, as in /tmp, others can add files but not replace existing ones. This is safe in a parent, but
+    # not in the cache itself.
     if about.st_mode & stat.S_ISVTX and not leaf:
         return None
     mode = f"(mode {stat.S_IMODE(about.st_mode):04o})"

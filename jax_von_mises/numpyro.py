@@ -1,4 +1,7 @@
-"""Distributions for NumPyro models, with pathwise gradients; needs the extra ``numpyro``."""
+"""Provide NumPyro distributions with pathwise gradients.
+
+The module needs the extra ``numpyro``.
+"""
 
 from jax_von_mises.distributions.numpyro import CosineBivariateVonMises as CosineBivariateVonMises
 from jax_von_mises.distributions.numpyro import SineBivariateVonMises as SineBivariateVonMises

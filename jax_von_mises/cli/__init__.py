@@ -1,1 +1,1 @@
-"""Command line: the commands, and the summary of a sample."""
+"""Run the commands of the command line, and summarise samples."""

@@ -520,7 +520,7 @@ def write_or_draw(
 
 
 def in_options(text: str) -> str:
-    """Return a message of the library with its arguments written as command-line options."""
+    """Return a message of the library, with names of arguments replaced by command-line options."""
     text = text.removeprefix("write_samples: ").removeprefix("verify_samples: ")
     for argument, option in IN_OPTIONS.items():
         text = text.replace(argument, option)
@@ -668,7 +668,7 @@ def local_workers(count: int) -> Iterator[futures.Executor]:
         yield executor
         executor.shutdown()
     except BaseException:
-        for process in multiprocessing.active_children():  # including any that hang, since shutdown waits for them
+        for process in multiprocessing.active_children():  # hung workers too, since `shutdown` would wait for them
             process.kill()
         executor.shutdown(cancel_futures=True)
         raise

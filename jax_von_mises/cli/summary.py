@@ -28,7 +28,7 @@ HEADER = f"{'':24}{'sample':>14}{'distribution':>14}{'std. error':>14}{'differen
 
 
 class Moments:
-    """Sums over each column of sin(x - loc) and of 1 - cos(x - loc), in float64.
+    """Sums of sin(x - loc) and 1 - cos(x - loc) for each column, in float64.
 
     A mean cosine would lose digits, since it is close to 1 at a large concentration.
     """
@@ -114,7 +114,7 @@ class DirectionMoments:
 
 
 class PairMoments:
-    """Sums over pairs of `pair_statistics` about the locations, in float64."""
+    """Sums of `pair_statistics` over all pairs, in float64, with the angles relative to their locations."""
 
     numbers, draws = "angles", "pairs"
     components = columns = 2
@@ -160,10 +160,10 @@ def versine(x: np.ndarray) -> np.ndarray:
 def pair_moments(model: str, k1: float, k2: float, r: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the means and variances of `pair_statistics`, by quadrature over both angles.
 
-    Given the first angle a, the second has the concentration rho about its mean direction. The density of the first
-    angle has its mode near the point where the derivative of k1 c + rho with respect to c = cos(a) changes sign.
-    Gauss-Legendre panels are graded towards this point and both ends of the half circle. The other half follows by
-    symmetry.
+    Given the first angle a, the second has the concentration rho about its conditional mean direction. The density of
+    the first angle has its mode near the point where the derivative of k1 c + rho with respect to c = cos(a) changes
+    sign. Gauss-Legendre panels are graded towards this point and both ends of the half circle. The other half follows
+    by symmetry.
     """
 
     def second(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

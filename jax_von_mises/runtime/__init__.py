@@ -1,13 +1,13 @@
-"""Runtime: settings of JAX, compilation cache, warm-up, export, memory and diagnosis.
+"""Configure JAX, cache compiled programs, export samplers, report memory, and diagnose problems.
 
 ================================  ====================================================================
 `configure` `settings` `reset`    set, show and undo JAX's platform, memory, threads and XLA flags
 `initialize_compilation_cache`    keep compiled programs on disk for later processes
-`cache_info` `clear_cache`        show the cache's contents, hits and misses; empty it
+`cache_info` `clear_cache`        count the cache's programs, hits and misses; empty the cache
 `warmup`                          compile before the first request
-`export_sampler` `load_sampler`   write a sampler to a file as a portable program, and read it
-`memory_report`                   memory of each device
-`suggest_batch_size`              number of rows that fit in memory
+`export_sampler` `load_sampler`   write a sampler to a file as a portable program, and load it
+`memory_report`                   report the memory of each device
+`suggest_batch_size`              suggest a number of rows that fit in memory
 `diagnose`                        find problems with JAX on this machine and suggest remedies
 ================================  ====================================================================
 

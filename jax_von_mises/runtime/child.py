@@ -14,7 +14,7 @@ import jax
 # -P keeps the working directory off the module path, so that a child imports the same modules as this process.
 PYTHON = (sys.executable, "-P")
 
-# Two processes can share a GPU only if neither reserves its memory in advance.
+# A child may share a GPU with this process, so it must not reserve memory in advance.
 MODEST = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 # Longest timeout in seconds (23 days), since a wait for a pipe counts milliseconds in 31 bits.
 LONGEST_WAIT = 2e6
@@ -29,8 +29,11 @@ class Ended(NamedTuple):
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return the environment for a child that finds the same modules as this process; None removes a variable."""
-    # The folder of this package comes last, since it may hold modules that would shadow others.
+    """Return the environment for a child that finds the same modules as this process.
+
+    `changes` sets variables; None removes one.
+    """
+    # The folder that contains this package comes last, since other modules in it may shadow installed ones.
     path = [os.path.abspath(folder) for folder in sys.path if folder] + [str(Path(__file__).parents[2])]
     found: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **changes}
     return {name: value for name, value in found.items() if value is not None}
@@ -97,5 +100,5 @@ def reason(ended: Ended) -> str:
     lines = [line.strip() for line in ended.err.splitlines() if line.strip()]
     fatal = [line.split("] ", 1)[-1] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
-    explained = [line for line in errors if ": " in line]  # JAX has assertions without a message
+    explained = [line for line in errors if ": " in line]  # some of JAX's assertions have no message
     return (fatal or explained or errors or lines or [f"exit code {ended.code}"])[-1][:300]

@@ -1,7 +1,7 @@
 """Turn on JAX's compilation cache on disk, with safe permissions and for all programs.
 
-Later processes then read compiled programs from disk. By default, JAX keeps no cache. With a cache, it keeps only
-programs that take more than a second to compile; samplers take less.
+Later processes then read compiled programs from disk. By default, JAX has no cache on disk. If given a directory, it
+keeps only programs that take at least a second to compile; samplers take less.
 
 A cache is executable code: anyone who can write to it can run programs as you. Its directory is therefore private, and
 a directory that others can write to is rejected. A full or read-only disk causes only a warning.
@@ -43,7 +43,7 @@ class CacheInfo(NamedTuple):
     """State of the compilation cache, and its hits and misses in this process."""
 
     path: str | None
-    """The directory; None without a cache."""
+    """The directory or URL; None without a cache."""
     enabled: bool
     """Whether JAX uses the cache."""
     writable: bool
@@ -95,9 +95,10 @@ def initialize_compilation_cache(
     Parameters
     ----------
     path : str or path, optional
-        The directory. If missing, it is created for you alone (mode 0700). The default is JAX's own setting
-        (``JAX_COMPILATION_CACHE_DIR``), or else ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``,
-        ``~/.cache``). A URL such as ``gs://bucket/cache`` requires ``allow_shared=True``.
+        The directory. If missing, it is created for you alone (mode 0700), or with your default permissions if
+        `allow_shared` is True. The default is JAX's own setting (``JAX_COMPILATION_CACHE_DIR``), or else
+        ``jax_von_mises/compiled`` in your cache directory (``XDG_CACHE_HOME``, ``~/.cache``). A URL such as
+        ``gs://bucket/cache`` requires ``allow_shared=True``.
     max_size : int, optional
         Limit in bytes, or None for no limit. The least recently used programs are removed until the rest fits, now and
         when the process ends. Many file systems update the time of use only once a day.
@@ -115,16 +116,17 @@ def initialize_compilation_cache(
     Raises
     ------
     PermissionError
-        Others can write to the directory or to one above it, or the directory or a program in it belongs to another
-        user.
+        `allow_shared` is False, and others can write to the directory or to one above it, one of these or a program in
+        the cache belongs to another user, or this cannot be determined.
     NotADirectoryError
-        The path, or one above it, exists and is not a directory.
+        `path` was given, and it or a path above it exists and is not a directory.
 
     Warns
     -----
     RuntimeWarning
-        The directory cannot be created, so there is no cache; or it cannot be written to, so existing programs are used
-        but none are added; or the option ``jax_enable_compilation_cache`` is off.
+        There is no home directory, or the directory cannot be created, so there is no cache; or the directory cannot be
+        written to, so existing programs are used but none are added; or the option ``jax_enable_compilation_cache`` is
+        off, so JAX does not use the cache.
     """
     caller = "initialize_compilation_cache"
     limit = max_size if max_size is None else arguments.whole_number(caller, "max_size", max_size, 1)
@@ -253,11 +255,11 @@ def _remove(path: str) -> None:
 
 
 def _remove_damaged(path: str) -> None:
-    """Remove entries that were truncated on a full disk; JAX would keep them and warn of them in every process."""
+    """Remove entries that were truncated on a full disk; JAX would keep them and warn about them in every process."""
     stamp = os.path.join(path, STAMP)
     before = os.stat(stamp).st_mtime if os.path.exists(stamp) else 0.0
     for entry in _entries(path):
-        # File times are coarse, so entries of the second before the last check are checked again.
+        # File times are coarse, so entries written in the second before the last check are checked again.
         if entry.written >= before - 1 and not _complete(entry.path):
             _remove(entry.path)
     with contextlib.suppress(OSError):
@@ -280,7 +282,7 @@ def _complete(path: str) -> bool:
 
 
 def _zstd() -> Callable[[bytes], bytes]:
-    """Return the decompressor that JAX uses, of Python 3.14 or of zstandard; raise ImportError without either."""
+    """Return the decompressor that JAX uses, from Python 3.14 or zstandard; raise ImportError if neither exists."""
     decompress: Callable[[bytes], bytes]
     try:
         from compression import zstd

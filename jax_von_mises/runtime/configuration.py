@@ -20,7 +20,7 @@ from jax_von_mises import arguments
 from jax_von_mises.runtime import child, flags, memory
 from jax_von_mises.sampling import cuda, wide_vectors
 
-# Once JAX has started, it refuses to change this option; no public function reports whether it has started. Only
+# Once JAX has started, it refuses to change this option. No public function reports whether JAX has started. Only
 # programs with several processes use the option, so a brief change does no harm.
 EARLY = "jax_cpu_get_local_topology_timeout_minutes"
 
@@ -28,7 +28,7 @@ STARTABLE_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
 ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
 
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
-# Its old name; JAX refuses to start with both.
+# The variable's old name; JAX cannot start a GPU if both are set.
 OLD_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
@@ -82,7 +82,7 @@ class Setting(NamedTuple):
 _lock = threading.RLock()
 # Values of options of ``jax.config`` and of variables before `configure` first changed them.
 _before: dict[str, Any] = {}
-# Values that `configure` has set, by carrier: each flag, and all of XLA_FLAGS.
+# Values that `configure` has set, by carrier. XLA_FLAGS has an entry, and each flag that was set has another.
 _configured: dict[str, Any] = {}
 
 
@@ -124,23 +124,25 @@ def configure(
     Parameters
     ----------
     platform : str, optional
-        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"`` or ``"tpu"``. If several are given, separated by commas, JAX
-        uses the first by default. Without this setting, JAX uses the best platform that it finds.
+        Platform of JAX: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``, ``"METAL"`` or ``"oneapi"``. If several are
+        given, separated by commas, JAX uses the first by default. Without this setting, JAX uses the best platform that
+        it finds.
     x64 : bool, optional
         64-bit mode, with float64 and int64. It can be changed at any time and applies to functions traced afterwards.
     memory_fraction : float, optional
         Fraction of a GPU's memory that JAX may take, above 0 and at most 1; 0.75 by default.
     preallocate : bool, optional
-        Whether JAX reserves this fraction when it starts (True, the default) or allocates memory as needed. JAX
-        releases memory only when the process ends. Without preallocation, memory may become fragmented.
+        Whether JAX reserves this fraction when it starts (True, the default) or allocates memory as needed. By default,
+        JAX releases memory only when the process ends. Without preallocation, memory may become fragmented.
     allocator : {"default", "platform", "bfc", "cuda_async", "vmm"}, optional
-        Allocator of a GPU's memory. "platform" frees memory at once and is slow.
+        Allocator for GPU memory. "platform" frees memory at once and is slow.
     threads : int, optional
         Number of threads for XLA's computations on a CPU; one per core by default.
     vector_width : {128, 256, 512}, optional
         Width in bits of the vectors in XLA's programs for a CPU; 256 by default. Without this setting, draws outside
         other programs use 512 bits where that is faster and gives the same angles. With it, all programs use the same
-        width, and the last digits of float64 angles, and of angles from an array of concentrations, may change.
+        width, and the last digits may change for float64 angles, for ``method="direct"`` and for an array of
+        concentrations.
     cpu_devices : int, optional
         Number of CPU devices, for testing multi-device programs on one machine.
     compile_threads : int, optional
@@ -163,8 +165,8 @@ def configure(
         Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
         ``XLA_FLAGS`` takes the new value.
     check : bool
-        Whether a child process first tries the settings that could end this process: the platform, the allocator and
-        all XLA flags. The trial takes a second or two, and longer on a GPU.
+        Whether a child process first tries the settings that could end this process or keep JAX from starting: the
+        platform, the allocator and all XLA flags. The trial takes a second or two, and longer on a GPU.
     timeout : float
         Seconds after which the child process is stopped.
 
@@ -181,7 +183,7 @@ def configure(
         If JAX has started and one of the settings can no longer change; nothing was changed. The message lists the
         remedies.
     """
-    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}  # by argument
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
     check = arguments.flag("configure", "check", check)
     timeout = arguments.seconds("configure", "timeout", timeout, above=0)
     wanted = {OPTIONS[name].carrier: _checked(name, value, OPTIONS[name]) for name, value in given.items()}
@@ -241,8 +243,8 @@ def reset() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        The options of ``jax.config`` and the variables that JAX has already read and keeps until this process ends;
-        empty if JAX has not started. New processes start without them.
+        Names of the changed options of ``jax.config`` and variables whose values JAX has already read and keeps until
+        this process ends; empty if JAX has not started. New processes start without these changes.
     """
     with _lock:
         kept = tuple(name for name in _before if name not in LATE) if started() else ()

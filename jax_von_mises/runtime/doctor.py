@@ -16,10 +16,10 @@ from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
 
-# Options of JAX that would change, stop or slow the draws in the child, or read their programs from a cache.
+# Options of JAX that would change, stop or slow the child's draws, or make JAX read their programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
 
-# If a smaller fraction of GPU memory is free before JAX starts, another process uses the GPU.
+# If a smaller fraction of GPU memory is free, another process is probably using the GPU.
 CROWDED = 0.25
 # Remedy if the CUDA kernels failed.
 NO_ACTION = (
@@ -90,8 +90,8 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     timed and compared with those of the CPU. The child may abort or hang without harm to this process. The diagnosis
     takes a few seconds.
 
-    If the CUDA kernels have not passed their trial with this device, driver and JAX, another child process tries them,
-    and the verdict is stored for later processes; see *CUDA kernels* in the documentation.
+    If the CUDA kernels are not turned off and have not passed their trial with this device, driver and JAX, another
+    child process tries them. The verdict is stored for later processes; see *CUDA kernels* in the documentation.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: s
 
 
 def _level(gpus: hardware.Accelerators, wanted: str) -> str:
-    """Return the level of findings that make these GPUs unusable; a note if another platform is wanted."""
+    """Return the level of a finding that these GPUs cannot be used: a note if another platform is wanted."""
     return PROBLEM if wanted in ("", "gpu", {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor]) else NOTE
 
 
@@ -263,7 +263,7 @@ def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
-    """Return the flags in ``XLA_FLAGS`` that XLA accepts, and the findings on all of them."""
+    """Return the flags in ``XLA_FLAGS`` that XLA accepts, and the findings on accepted and refused flags."""
     try:
         present = flags.current()
     except (OSError, ValueError) as error:

@@ -40,7 +40,7 @@ ON = ("true", "1", "")
 FAST_MIN_MAX = Advice(HARMFUL, "lets XLA lose NaN, which marks invalid parameters; leave it out", OFF)
 PRODUCTS = Advice(USELESS, "affects only matrix products, which the sampler does not use; leave it out")
 
-# Flags that guides recommend but that are gone, harmful or useless, as tried with jaxlib 0.10 to 0.12.
+# Flags that some guides recommend but that were gone, harmful or useless in trials with jaxlib 0.10 to 0.12.
 ADVICE = {
     "xla_gpu_autotune": Advice(GONE, "does not exist; use --xla_gpu_autotune_level=0 to 4, the nearest flag"),
     "xla_gpu_platform_id": Advice(GONE, "does not exist; use CUDA_VISIBLE_DEVICES or JAX_PLATFORMS=cuda"),
@@ -146,8 +146,8 @@ def refusals(err: str) -> list[Refused]:
 def refused(flags: Iterable[Flag], timeout: float = 120.0) -> list[Refused]:
     """Try `flags` in child processes, and return those that the installed jaxlib refuses.
 
-    JAX may fail to start for another reason, such as a missing platform, before it reads its flags. They are then tried
-    in a child on the CPU.
+    JAX may fail to start for another reason, such as a missing platform, before XLA reads the flags. The flags are then
+    tried in a child on the CPU.
     """
     found: list[Refused] = []
     left = list(flags)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 # The oldest major version of the driver and the lowest compute capability that JAX's wheels for each CUDA release
-# support. install_gpu.sh has the same rule.
+# support. install_gpu.sh contains the same numbers.
 DRIVERS = {13: 580, 12: 525}
 CAPABILITIES = {13: 7.5, 12: 5.0}
 
-# The drivers' tools, on the path or where WSL and ROCm install them outside it.
+# The drivers' tools: first by name, for the search path, then in the directories where WSL and ROCm install them.
 SMI = ("nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/bin/nvidia-smi")
 ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 
@@ -32,7 +32,7 @@ ROCMINFO = ("rocminfo", "/opt/rocm/bin/rocminfo")
 TOOL_TIMEOUT = 20
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy")
-# pip's names of JAX's plugins for accelerators, and of the vendors' libraries that they depend on.
+# pip's names of JAX's plugins for accelerators, and of the vendors' libraries that JAX needs.
 PLUGIN = re.compile(r"jax-(cuda\d+|rocm\d+|oneapi)-(plugin|pjrt)$")
 LIBRARY = re.compile(r"(nvidia-.*|libtpu)$")
 

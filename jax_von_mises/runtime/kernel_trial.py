@@ -17,7 +17,7 @@ PROGRAM = ("-m", cuda_trial.__name__)
 # reported, since XLA makes some that have nothing to do with the kernels.
 SANITIZER, FOUND = "compute-sanitizer", 9
 OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND))
-# Signals of a crash. Any other signal comes from outside, for example when the system is out of memory.
+# Signals of a crash. Any other signal comes from outside the process, for example when the system is out of memory.
 CRASHES = {getattr(signal, f"SIG{name}", None) for name in ("SEGV", "ABRT", "BUS", "ILL", "FPE", "TRAP", "SYS")}
 
 # Default directory of the NVIDIA MPS pipes, and the environment variable that overrides it.
@@ -45,7 +45,7 @@ def run(timeout: float, **changes: str | None) -> tuple[Trial, ...]:
     """
     if MPS_VARIABLE in os.environ or MPS_PIPES.exists():
         why = f"NVIDIA MPS shares the GPU ({MPS_VARIABLE} is set, or {MPS_PIPES} exists), so a fault would end all"
-        return (Trial("any card", None, f"was not run: {why} of its programs", {}),)
+        return (Trial("any card", None, f"was not run: {why} programs on it", {}),)
     ended = child.run(*PROGRAM, timeout=timeout, **changes)
     steps = _steps(ended.out)
     if not steps:

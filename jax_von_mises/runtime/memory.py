@@ -94,7 +94,7 @@ def suggest_batch_size(
     Raises
     ------
     MemoryError
-        Not even one row fits, or the device does not report its memory.
+        Not even one row fits, or the device does not report its free memory or how much memory a program needs.
     """
     caller = "suggest_batch_size"
     sizes = arguments.whole_sizes(caller, "shape", shape)
@@ -131,7 +131,7 @@ def suggest_batch_size(
     if free is None:
         raise MemoryError(f"{caller}: {named(device)} does not report how much memory is free. Choose a size yourself.")
     budget = int(share * free)
-    # Start with as many rows as the results alone allow; only a compiled program shows how much more it needs.
+    # Start with as many rows as the results alone allow; only a compiled program shows how much more memory it needs.
     item = request(1).dtype.itemsize
     rows = max(1, min(AT_MOST // size, budget // (in_flight * size * item)))
     while (used := need(rows := _rounded(rows))) > budget:
@@ -188,7 +188,7 @@ def _of_process() -> tuple[int | None, int | None]:
 
 
 def _table(path: str) -> dict[str, int]:
-    """Return the sizes in a table of Linux, in bytes by name; empty if the system has no such table."""
+    """Return the sizes in a file such as ``/proc/meminfo``, in bytes by name; empty if there is no such file."""
     with contextlib.suppress(OSError):
         lines = re.findall(r"^(\w+):\s*(\d+) kB$", Path(path).read_text(), re.M)
         return {name: int(size) * 1024 for name, size in lines}
@@ -196,7 +196,7 @@ def _table(path: str) -> dict[str, int]:
 
 
 def host_memory() -> tuple[int | None, int | None]:
-    """Return the memory limit of this process and the free memory, in bytes; None if the system reports neither.
+    """Return the memory limit of this process and the free memory, in bytes, or (None, None) if neither is known.
 
     The limit is the memory of the machine, or the limit of a control group or of ``ulimit`` if that is lower.
     """

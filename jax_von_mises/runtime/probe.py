@@ -22,7 +22,8 @@ ANGLES = 2**22
 DIRECT = 2**12
 REPEATS = 5
 CONCENTRATION = 4.0
-# Largest difference in radians at this concentration if each tail probability has a relative error of at most 2e-6.
+# Largest difference, in radians, between two computations of an angle at this concentration, if the tail probability
+# of each has a relative error of at most 2e-6.
 ANGLE_TOLERANCE = 3e-6
 
 # The first float32 angles of key 0 at this concentration and loc 0, computed from the distribution's integral in higher
@@ -79,7 +80,7 @@ def words_on(device: jax.Device) -> np.ndarray:
 
 @functools.cache
 def reference() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the CPU's angles by both routes, and its random words."""
+    """Return the angles by the table, the angles by the direct route, and the random words, all from the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     return np.asarray(draw_on(cpu, ANGLES)), np.asarray(draw_on(cpu, DIRECT, method="direct")), words_on(cpu)
 

@@ -1,4 +1,4 @@
-"""Write samplers to files as portable programs for other processes, machines and releases, and read them."""
+"""Export samplers to files, as portable programs for other processes, machines and releases, and load such files."""
 
 import contextlib
 import dataclasses
@@ -49,7 +49,7 @@ def export_sampler(
 
     The file is a zip archive that contains a program in JAX's portable form (``jax.export``) and a JSON manifest. The
     program draws the same angles as `sample_von_mises` of this release without CUDA kernels, bit for bit on the same
-    kind of device. JAX releases of at least the next six months can read it.
+    kind of device. JAX guarantees that its releases of the following six months can read it.
 
     Parameters
     ----------
@@ -171,9 +171,9 @@ class LoadedSampler:
 def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
     """Read a sampler that `export_sampler` wrote.
 
-    The function checks the format, the size and the checksum of the file. It also checks that the program runs on the
-    platform in use and calls no external code (XLA's custom calls). The file is still executable code: load only files
-    that you trust.
+    The function checks the format and the size of the file, and the checksum of its program. It also checks that the
+    program runs on the platform in use and calls no external code (XLA's custom calls). The file is still executable
+    code: load only files that you trust.
 
     Parameters
     ----------
@@ -192,6 +192,8 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
         for platforms other than the one in use.
     OSError
         The file cannot be read.
+    ImportError
+        ``flatbuffers``, which JAX needs to read programs, is missing: ``pip install "jax_von_mises[export]"``.
     """
     caller = "load_sampler"
     path = arguments.path(caller, "path", path)
@@ -202,7 +204,7 @@ def load_sampler(path: str | os.PathLike[str]) -> LoadedSampler:
         programs = [exported, *([exported.vjp()] if exported.has_vjp() else [])]
         # Every program that calls external code contains the name of this operation.
         calls = any(b"custom_call" in program.mlir_module_serialized for program in programs)
-        exported.mlir_module()  # fails where the installed jaxlib cannot read the program's version
+        exported.mlir_module()  # fails if the installed jaxlib cannot read the program's version
         manifest |= _described(exported)
     except Exception as error:  # JAX does not document its exceptions
         raise ValueError(

@@ -35,7 +35,7 @@ HIDING = (
 # Prefix of this package's variables, and all their names.
 OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
 
-# Guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them. Each has a remedy.
+# Some guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them. Each has a remedy.
 NEVER_READ = {
     "TF_XLA_CACHE_DIR": "JAX_COMPILATION_CACHE_DIR or runtime.initialize_compilation_cache() turns the cache on",
     "JAX_XLA_BACKEND_TARGET_CACHE_SIZE": (
@@ -47,7 +47,8 @@ NEVER_READ = {
     "XLA_MEM_FRACTION": f"JAX reads {FRACTION}",
 }
 
-# Guides also recommend variables with these prefixes, which other libraries read. Each has a description and a remedy.
+# Some guides also recommend variables with these prefixes, which other libraries read. Each prefix has a description
+# and a remedy.
 THREADS = "for JAX's threads on a CPU set PJRT_NPROC, or call runtime.configure(threads=)"
 OF_OTHERS = {
     "NCCL_": (

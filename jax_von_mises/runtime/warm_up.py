@@ -57,8 +57,8 @@ def warmup(
 ) -> tuple[Compiled, ...]:
     """Compile the sampler before it is needed, for each shape and dtype.
 
-    A later call of `sample_von_mises` with such arguments compiles nothing. No angles are drawn and no memory is
-    allocated for them. With a compilation cache (`initialize_compilation_cache`), later processes use the programs too.
+    A later call of the sampler with such arguments compiles nothing. No angles are drawn and no memory is allocated for
+    them. With a compilation cache (`initialize_compilation_cache`), later processes use the programs too.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def described(value: Any) -> Any:
 
 
 def like(value: Any) -> Any:
-    """Return `value`, or for a `jax.ShapeDtypeStruct`, an array of its shape, dtype and weak type."""
+    """Return `value`; for a `jax.ShapeDtypeStruct`, return an array of its shape, dtype and weak type."""
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
     if value.weak_type:
