@@ -248,7 +248,7 @@ def pair(
     k2: jax.Array,
     r: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return both angles relative to their locations, given `a` from `first_angle` and the second's words."""
+    """Return both angles relative to their locations, given the `a` of `first_angle` and the second angle's words."""
     model = kind.of(k1, k2, r)
     half = 0.5 * a
     square = half * half
