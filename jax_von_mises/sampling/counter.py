@@ -8,7 +8,7 @@ device or process that computes it.
 ======================== ============ ======= =============================================================
 key implementation       cipher       words   counter of block ``b`` (upper half ``hi``, lower half ``lo``)
 ======================== ============ ======= =============================================================
-``threefry2x32``         threefry2x32 2       ``(hi, lo)``: the halves of ``jax.random.bits(key, ..., "uint64")``, upper first
+``threefry2x32``         threefry2x32 2       ``(hi, lo)``: as ``jax.random.bits(key, ..., "uint64")``, upper half first
 ``threefry4x32``         threefry4x32 4       ``(hi, lo, 0, 0)``
 ``philox2x32``           philox2x32   2       ``(lo, hi)``
 ``philox4x32``           philox4x32   4       ``(lo, hi, 0, 0)``: the sequence of C++26's ``std::philox4x32``
@@ -222,8 +222,8 @@ def block_words(name: str, key: jax.Array, index: Wide, width: int) -> Words:
     """Return the `width` words (1 or 2) of each element; those of element ``i`` start at word ``width * i``.
 
     For each element, the complete block that holds its words is encrypted, and the words are selected from it.
-    Neighbouring elements thus repeat the same work. GPU compilers remove the repetition. On a CPU it costs less than stacking or
-    interleaving the words of a block, which would break the vector loop.
+    Neighbouring elements thus repeat the same work. GPU compilers remove the repetition. On a CPU it costs less than
+    stacking or interleaving the words of a block, which would break the vector loop.
     """
     cipher, words, counter = GENERATORS[name]
     per_block = words // width
