@@ -58,8 +58,8 @@ def sample_von_mises(
         Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
         device draws its own part, without communication, and the angles are those that a single device draws. The
         default is the sharding of an argument that has the result's shape and is sharded over an explicit mesh. With
-        an explicit sharding, use ``method="direct"`` under `vmap` over keys, since JAX has no sharding rule for the table
-        look-up there.
+        an explicit sharding, use ``method="direct"`` under `vmap` over keys, since JAX has no sharding rule for the
+        table look-up there.
 
     Returns
     -------
@@ -78,12 +78,12 @@ def sample_von_mises(
     :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in float64), or Q(t) is within 4 ulp of the
     exact distance where floats are too coarse for that. This holds for every concentration.
 
-    *Source.* The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page *Method*
-    of the documentation derives the quantile.
+    *Source.* The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
+    *Method* of the documentation derives the quantile function.
 
-    *Derivatives.* Forward and reverse mode use the implicit function theorem. The derivative with respect
-    to `loc` is 1. The derivative with respect to `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and is finite for
-    every concentration.
+    *Derivatives.* Forward and reverse mode use the implicit function theorem. The derivative with respect to `loc` is
+    1. The derivative with respect to `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn,
+    and is finite for every concentration.
 
     *Streams.* A key gives the same words on every backend, bit for bit. On one backend, one method gives the same
     angles bit for bit in every shape, transformation and program (on CUDA, provided that this package's kernels draw
@@ -126,8 +126,8 @@ def sample_block(
         and `concentration` holds phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
         Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a traced program, `start` may
-        be an int32 or uint32 scalar (int64 or uint64 in 64-bit mode). For positions beyond the range of its dtype, give a pair
-        ``(hi, lo)`` of uint32, the upper and the lower half. Traced positions count modulo 2^64.
+        be an int32 or uint32 scalar (int64 or uint64 in 64-bit mode). For positions beyond the range of that dtype,
+        give a pair ``(hi, lo)`` of uint32, the upper and the lower half. Traced positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
