@@ -51,8 +51,8 @@ def number_positions(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the positions (hi, lo) of numbers `first` to ``first + count - 1`` of each direction, along a last axis.
 
-    If `count` is None, the result has only the position of number `first`, and no such axis. The batch of directions has
-    the shape `shape` and begins with direction `start` of the stream. Each direction uses `numbers` numbers.
+    If `count` is None, the result has only the position of number `first`, and no such axis. The batch of directions
+    has the shape `shape` and begins with direction `start` of the stream. Each direction uses `numbers` numbers.
     """
     full = shape if count is None else (*shape, count)
     place: Any = np.uint32(first)
@@ -234,7 +234,7 @@ def sample_von_mises_fisher(
     by which the vector is constructed. Both are finite for every concentration, in forward and reverse mode.
 
     *Source.* The density is equation (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
-    *Directions on the sphere* of the documentation derives the quantile.
+    *Directions on the sphere* of the documentation derives the quantile function.
 
     Examples
     --------
