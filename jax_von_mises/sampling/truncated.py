@@ -9,8 +9,8 @@ a and leads away from the mode. Its mass, relative to the density at a, is
 Since :math:`I` needs no probability of the full distribution, no arc is too unlikely or too narrow. The offset s of an
 angle from a solves :math:`I(a, s) = f I(a, w)`, where f is the fraction of the piece's mass between a and the angle. If
 f is above 1/2, the equation for the mass beyond the angle is solved instead. A fourth-order step refines a starting
-value of s. This value comes from the quantile function of the full distribution if a float can hold the tail probability, and
-otherwise from bisection.
+value of s. This value comes from the quantile function of the full distribution if a float can hold the tail
+probability, and otherwise from bisection.
 
 *Derivatives.* Let :math:`m_1, m_2` be the masses before and after x relative to p(x), and :math:`l_1, l_2` the same
 integrals with the factor :math:`\cos\theta - \cos x`. At a fixed fraction of the mass before x,
