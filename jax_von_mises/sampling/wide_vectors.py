@@ -34,8 +34,8 @@ SMALLEST = 2**17
 def use_wide_vectors(request: "DrawRequest") -> bool:
     """Return whether to draw a request with wide vectors.
 
-    The draw must be large and not sharded, wide vectors must not change its bits, the CPU and XLA must support them, and
-    JAX must not be tracing.
+    The draw must be large and not sharded, wide vectors must not change its bits, the CPU and XLA must support them,
+    and JAX must not be tracing.
     """
     same_bits = request.route == "table" and request.dtype != np.float64
     if not same_bits or request.out_sharding is not None or math.prod(request.shape) < SMALLEST:
