@@ -81,9 +81,9 @@ def sample_von_mises(
     *Source.* The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
     *Method* of the documentation derives the quantile function.
 
-    *Derivatives.* Forward and reverse mode use the implicit function theorem. The derivative with respect to `loc` is
-    1. The derivative with respect to `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn,
-    and is finite for every concentration.
+    *Derivatives.* Forward and reverse mode use the implicit function theorem. With respect to `loc`, the
+    derivative is 1. With respect to `concentration`, it is :math:`-(\partial F/\partial\kappa) / p` at the angle
+    drawn, and is finite for every concentration.
 
     *Streams.* A key gives the same words on every backend, bit for bit. On one backend, one method gives the same
     angles bit for bit in every shape, transformation and program (on CUDA, provided that this package's kernels draw
