@@ -389,9 +389,9 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     -------
     HostPrefetch
         An iterator over the same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the
-        CPU). It is a context manager. Its ``close()`` stops copying early and waits up to 30 seconds for the thread to end. An iterator
-        that is garbage collected, or alive at exit, closes itself. The consumer's ``next`` raises an exception of the
-        source after all earlier items. The source is closed as well, if it has ``close()``.
+        CPU). It is a context manager. Its ``close()`` stops copying early and waits up to 30 seconds for the thread to
+        end. An iterator that is garbage collected, or alive at exit, closes itself. If the source raises an exception,
+        the consumer's ``next`` raises it after all earlier items. The source is closed as well, if it has ``close()``.
 
     Raises
     ------
