@@ -2,8 +2,8 @@
 
 A block is finished when its bytes have reached the disk *and* its checksum is in the record. A process that is killed
 at any time therefore loses only the blocks in progress. A resumed run draws the missing blocks at their positions in
-the stream, and the result is identical to that of an uninterrupted run, byte for byte. Only the caller records blocks, even if the workers of an
-executor draw and write them.
+the stream, and the result is identical to that of an uninterrupted run, byte for byte. Only the caller records blocks,
+even if the workers of an executor draw and write them.
 """
 
 import contextlib
@@ -143,8 +143,8 @@ def write_samples(
         Raise TimeoutError if the workers of `executor` finish no task for this many seconds.
     progress, observe : callable, optional
         ``progress(done, total)`` is called before the first block and whenever blocks are recorded; both arguments
-        count the rows of this process. ``observe(array)`` is called with the rows of each drawn block; with an `executor` they are
-        read from `out`.
+        count the rows of this process. ``observe(array)`` is called with the rows of each drawn block; with an
+        `executor` they are read from `out`.
 
     Returns
     -------
