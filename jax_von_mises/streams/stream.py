@@ -137,7 +137,7 @@ WRITTEN_OUT = 32
 
 
 def _parameter_identity(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
-    """Return a parameter, rounded as in the computation: a number as text, an array by its shape and its values or hash.
+    """Return a parameter, rounded as in the computation: a number as text, an array as its shape and values or hash.
 
     Values that are too large become infinite, as in the computation.
     """
