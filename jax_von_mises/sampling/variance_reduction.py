@@ -29,8 +29,8 @@ def sample_antithetic(
     """Draw angles in pairs that are mirrored about `loc`.
 
     The second half along the first axis mirrors the first half. For a function that is odd about `loc`, the mean over
-    both halves is exact. For a nearly odd function, its variance is smaller than that of a mean over independent
-    angles. For an even function, it is twice as large.
+    both halves is exact. For a nearly odd function, the variance of the mean is smaller than with independent angles.
+    For an even function, it is twice as large.
 
     Parameters
     ----------
