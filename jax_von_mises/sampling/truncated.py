@@ -44,14 +44,14 @@ T = TypeVar("T")
 # Depth, and number of Gauss-Legendre nodes. Integrals end where the integrand has fallen by a factor of e^depth, below
 # rounding. This number of nodes is accurate to rounding even in the hardest case, half a normal density.
 RULE = {"float32": (20.0, 20), "float64": (42.0, 40)}
-# The same for the smaller part of a piece, which does not begin at the density's maximum. The relative error
-# in float32 is 2e-7.
+# The same for the smaller part of a piece, which does not begin at the density's maximum. The relative error in
+# float32 is 2e-7.
 PART_RULE = {"float32": (16.0, 10), "float64": (42.0, 40)}
 # Largest fall of the log density from the near end to the most extreme sample: ln 2^33 or ln 2^65, plus a margin for
 # the tail integral, which may be larger there.
 LARGEST_FALL = {"float32": 30.0, "float64": 55.0}
-# Bisection leaves an error of 1/500 of that range, below a quarter of a decay length. A step reduces the
-# error to its fourth power.
+# Bisection leaves an error of 1/500 of that range, below a quarter of a decay length. A step reduces the error to
+# its fourth power.
 BISECTIONS = 8
 STEPS = {"float32": 1, "float64": 2}
 # Tail probabilities of the full distribution. Above the first, the product of a density and a mass does not underflow.
