@@ -1,4 +1,4 @@
-"""Test a CUDA kernel before its first use in a process: compare a few thousand of its angles with the plain path.
+"""Test a CUDA kernel before its first use in a process: compare thousands of its angles with those of the plain path.
 
 XLA accepts the kernels in a custom call that is not a stable interface. If the environment turns them on although they
 have not passed their trial (`cuda_verdict`), each kernel must pass this test first. Any error counts as a failure.
