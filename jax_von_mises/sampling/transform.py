@@ -29,7 +29,7 @@ FEW_WORDS = 2**22
 
 
 class Tail(NamedTuple):
-    """Tail probability `t` in (0, 1/2], `half_minus_t` = 1/2 - t, each to less than 1 ulp, and a sign bit."""
+    """Tail probability `t` in (0, 1/2], `half_minus_t` = 1/2 - t (both with errors below 1 ulp), and a sign bit."""
 
     t: jax.Array
     half_minus_t: jax.Array
