@@ -166,7 +166,7 @@ def multiply_wide(x: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
 
 
 def halves(x: Any) -> Wide:
-    """Convert an int below 2^64, an integer array or a pair (hi, lo) to a pair (hi, lo) of uint32.
+    """Convert an int 0 <= x < 2^64, an integer array or a pair (hi, lo) to a pair (hi, lo) of uint32.
 
     An array may be traced and have any integer dtype; its negative elements x become 2^64 + x.
     """
