@@ -184,8 +184,8 @@ def sample_von_mises_fisher(
 ) -> jax.Array:
     r"""Draw directions, unit vectors in d dimensions, from the von Mises-Fisher distribution, without rejection.
 
-    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`, with the normalizing constant :math:`C(\kappa)`. The words
-    of direction ``i`` of the batch, in row-major order, depend only on the key, ``i``, d and the dtype (see
+    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`, with the normalizing constant :math:`C(\kappa)`.
+    The words of direction ``i`` of the batch, in row-major order, depend only on the key, ``i``, d and the dtype (see
     :mod:`jax_von_mises.sampling.sphere`).
 
     Parameters
