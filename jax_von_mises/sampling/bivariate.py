@@ -1,7 +1,7 @@
 """Draw pairs of angles from counter-based words, without rejection.
 
-The first angle is a quantile of its marginal distribution. Given the first angle, the second has a von Mises
-distribution.
+The first angle is the quantile function of its marginal distribution, evaluated at a uniform random number. Given the
+first angle, the second has a von Mises distribution.
 
 *Layout of the stream.* Number j of a stream is word j (float32), or words 2 j and 2 j + 1 (float64). Pair i uses number
 2 i for its first angle and number 2 i + 1 for its second. The lowest bit of a number's first word gives the angle's
@@ -69,7 +69,7 @@ class PairRequest(Request):
     def of(
         cls, caller: str, key: object, parameters: Mapping[str, object], shape: object, start: Any, method: str
     ) -> Self:
-        """Return a checked request for a batch of pairs of `shape`, from position `start`, or from 0 if it is None.
+        """Return a checked request for a batch of pairs with the shape `shape`, from position `start` (0 if None).
 
         `parameters` maps `NAMES` to values.
         """
@@ -123,7 +123,7 @@ class PairRequest(Request):
         }
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
-        """Return the request with the sharding of its result; its mesh must have no explicit axes."""
+        """Return the request with the sharding of its result; raise ValueError if the mesh has explicit axes."""
         if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
             raise ValueError(
                 f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is over a mesh with explicit axes, "
@@ -213,7 +213,7 @@ def first_angle(
     kind: type[models.Model],
     route: str,
 ) -> jax.Array:
-    """Return the first angle as the model measures it, in (-pi, pi), by the quantile of its marginal distribution."""
+    """Return the first angle as the model measures it, in (-pi, pi), from the quantile function of its marginal."""
 
     def angle(words: tuple[jax.Array, ...], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
         t, c, negative = transform.tail(words)
@@ -248,7 +248,7 @@ def pair(
     k2: jax.Array,
     r: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return both angles relative to their locations, given `a` from `first_angle` and the words of the second."""
+    """Return both angles relative to their locations, given the `a` of `first_angle` and the second angle's words."""
     model = kind.of(k1, k2, r)
     half = 0.5 * a
     square = half * half

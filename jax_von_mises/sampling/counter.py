@@ -1,4 +1,4 @@
-"""Counter-based random words: word ``i`` of a stream is a pure function of ``(key, i)``.
+"""Compute counter-based random words: word ``i`` of a stream is a pure function of ``(key, i)``.
 
 A generator is a block cipher. Block ``b`` of a stream is the cipher's output for counter ``b`` under the key, and all
 its 32-bit words are used in order: word ``i`` is word ``i mod n`` of block ``i div n``, with ``n`` = 2 or 4. The
@@ -8,7 +8,7 @@ device or process that computes it.
 ======================== ============ ======= =============================================================
 key implementation       cipher       words   counter of block ``b`` (upper half ``hi``, lower half ``lo``)
 ======================== ============ ======= =============================================================
-``threefry2x32``         threefry2x32 2       ``(hi, lo)``: the two halves of ``jax.random.bits(key, n, "uint64")``
+``threefry2x32``         threefry2x32 2       ``(hi, lo)``: as ``jax.random.bits(key, ..., "uint64")``, upper half first
 ``threefry4x32``         threefry4x32 4       ``(hi, lo, 0, 0)``
 ``philox2x32``           philox2x32   2       ``(lo, hi)``
 ``philox4x32``           philox4x32   4       ``(lo, hi, 0, 0)``: the sequence of C++26's ``std::philox4x32``
@@ -39,10 +39,10 @@ from jax_von_mises.numerics import xla
 UINT32_SPAN = 2**32
 
 Words = tuple[jax.Array, ...]
-# A 64-bit number as a pair of its upper and lower half, each a uint32 array or a NumPy scalar.
+# A 64-bit number as the pair of its upper and lower halves, each a uint32 array or NumPy scalar.
 Wide = tuple[Any, Any]
 
-# Constants and numbers of rounds of [1]. Changing one of them would change every stream.
+# Constants and numbers of rounds from [1]. Changing one of them would change every stream.
 THREEFRY_ROUNDS = 20
 THREEFRY_PARITY = np.uint32(0x1BD11BDA)
 THREEFRY2_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -166,7 +166,7 @@ def multiply_wide(x: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
 
 
 def halves(x: Any) -> Wide:
-    """Convert an int below 2^64, an integer array or a pair (hi, lo) to a pair (hi, lo) of uint32.
+    """Convert an int 0 <= x < 2^64, an integer array or a pair (hi, lo) to a pair (hi, lo) of uint32.
 
     An array may be traced and have any integer dtype; its negative elements x become 2^64 + x.
     """
@@ -197,7 +197,7 @@ def indices(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the row-major positions in `shape`, plus `start`, as a pair (hi, lo) of uint32 arrays.
 
-    `start` is a pair (hi, lo) of uint32 scalars, or None for 0; without it, the result's `hi` may be a scalar. The
+    `start` is a pair (hi, lo) of uint32 scalars, or None for 0. If it is None, the result's `hi` may be a scalar. The
     positions come from one iota per axis, not from a reshaped flat one, so that the array can be sharded along any axis
     and each device computes its own part.
     """
@@ -222,8 +222,8 @@ def block_words(name: str, key: jax.Array, index: Wide, width: int) -> Words:
     """Return the `width` words (1 or 2) of each element; those of element ``i`` start at word ``width * i``.
 
     For each element, the complete block that holds its words is encrypted, and the words are selected from it.
-    Neighbours thus repeat the same work. GPU compilers remove the repetition. On a CPU it costs less than stacking or
-    interleaving the words of a block, which would break the vector loop.
+    Neighbouring elements thus repeat the same work. GPU compilers remove the repetition. On a CPU it costs less than
+    stacking or interleaving the words of a block, which would break the vector loop.
     """
     cipher, words, counter = GENERATORS[name]
     per_block = words // width

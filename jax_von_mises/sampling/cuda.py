@@ -1,13 +1,14 @@
 """Decide whether to draw with one of this package's CUDA kernels, and report the path taken on CUDA devices.
 
 XLA compiles a draw into several kernels with intermediate arrays in memory. A kernel of ``kernels/angles.cu`` draws in
-one pass: words, quantile, direction and wrap stay in registers, and only the angles are written. The path through XLA,
-without such a kernel, is the *plain path*. With `VARIABLE`, an environment variable, users turn the kernels on or off.
-The plain path is used if
+one pass: all intermediate values stay in registers, and only the angles are written to memory. The path through XLA,
+without such a kernel, is the *plain path*. The environment variable `VARIABLE` turns the kernels on or off. The plain
+path is used if
 
 - there is no CUDA device, or a device is too old for the kernels;
-- there are several CUDA devices. XLA cannot split a kernel over devices, and the last digits should not depend on
-  whether it has to. Only kernels that are turned on are used, inside `jax.shard_map` and `jax.pmap`;
+- there are several CUDA devices, since XLA cannot split a kernel over devices, and the last digits should not depend on
+  whether a draw is split. Kernels that are turned on are nevertheless used inside `jax.shard_map` and `jax.pmap`;
+- a parameter is on a mesh with explicit axes, or the mesh in scope has axes that are not manual;
 - the dtype is float64, `out_sharding` is given, or the result is empty;
 - the kernels are turned off;
 - the kernels are neither turned on nor off, and have not passed their trial on this machine (`cuda_verdict`). A kernel

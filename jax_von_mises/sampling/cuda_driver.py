@@ -28,11 +28,11 @@ MARK = 0xA5
 
 
 class DriverError(Exception):
-    """The driver refused a launch, or a kernel faulted."""
+    """A driver function returned an error, for example because a kernel faulted."""
 
 
 class Unavailable(Exception):
-    """The driver is missing, lacks a function or has no free memory, so the kernels cannot be tried."""
+    """The driver is missing, lacks a function or cannot be initialized, so the kernels cannot be tried."""
 
 
 class _Location(Structure):
@@ -50,7 +50,7 @@ class _Access(Structure):
     _fields_ = (("location", _Location), ("flags", c_int))
 
 
-# Types of the arguments. Each function returns 0 or an error code; memory addresses and handles have 64 bits.
+# Argument types of driver functions. Each returns 0 or an error code; memory addresses and handles have 64 bits.
 FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDeviceGet": (POINTER(c_int), c_int),
@@ -71,7 +71,7 @@ FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
 
 
 def version() -> int | None:
-    """Return the CUDA version of this process's user-mode driver; None without a driver."""
+    """Return the CUDA version of this process's user-mode driver, or None if there is no driver."""
     number = c_int()
     try:
         error = ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number))
@@ -110,12 +110,16 @@ class Driver:
         *operands: Any,
         at_end: bool,
     ) -> np.ndarray[Any, Any]:
-        """Launch a kernel as `cuda_launch.launch` does; arrays end with their memory if `at_end`, else begin with it.
+        """Launch a kernel as `cuda_launch.launch` does, and return its result.
+
+        Each array lies at the end of its memory if `at_end` is true, otherwise at the start.
 
         Raises
         ------
         DriverError
             The driver reports an error, for example because the kernel reads or writes outside its arrays.
+        ValueError
+            An array does not fit in its memory.
         """
         dtype = np.dtype(out.dtype)
         result: np.ndarray[Any, Any]

@@ -1,18 +1,19 @@
 """Draw angles in one launch of a CUDA kernel from ``kernels/angles.cu``.
 
-The kernels are shipped as PTX, text that the driver compiles for the GPU at hand, so no compiler or toolkit is needed.
+The kernels are shipped as PTX, which the driver compiles for the GPU at hand, so no compiler or toolkit is needed.
 XLA accepts them in the custom call `TARGET`, which is not a stable interface. `jax.export` rejects a program with such
 a call. A draw is therefore a primitive (`draw_primitive`), which an export lowers to the plain path.
 
 One launch draws any number of rows, and `jax.vmap` adds rows. The rows share the values of an operand, or each row has
-separate values (`Operand`). Flags tell the kernel which (`Rows.flags`).
+separate values (`Operand`). Flags tell the kernel which operands are shared (`Rows.flags`).
 
-XLA launches a kernel as follows, according to its source (github.com/openxla/xla, files under ``xla/``, with the commit
-that was read). ``tools/launch_contract.py`` checks compiled programs against this description:
+XLA launches a kernel as follows, according to its source (github.com/openxla/xla; the paths are relative to ``xla/``,
+and the hashes are the commits that were read). ``tools/launch_contract.py`` checks compiled programs against this
+description:
 
 - The kernel receives the addresses of the operands in order, then that of the result. Scalars are passed by address,
   and equal operands are passed twice (``service/gpu/custom_kernel_emitter_cuda.cc`` 827aca0e,
-  ``codegen/emitters/kernel_arguments.cc`` 01288362). XLA does not compare the number of arguments with the PTX
+  ``codegen/emitters/kernel_arguments.cc`` 01288362). XLA does not check the number of arguments against the PTX
   (``stream_executor/cuda/cuda_kernel.cc`` 1e57a34e).
 - Grid, block and dynamic shared memory come from the attributes (``service/gpu/kernel_call.cc`` 3be98a5f). XLA does not
   read ``.maxntid``; the driver rejects a larger block.
@@ -55,15 +56,15 @@ __all__ = ["KERNEL_DTYPES", "KernelSpec", "cipher_of", "devices", "draw_by_kerne
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
 LEAST_CAPABILITY = 8.0  # compute capability that the PTX is compiled for
 KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` in angles.cu
-# Flags in angles.cu: the first four mark operands with values for each row, the others operands with values for each
-# angle.
+# Flags in angles.cu: the first four mark operands with separate values for each row, the other two mark operands with
+# separate values for each angle.
 KEY_ROWS, START_ROWS, CONCENTRATION_ROWS, LOC_ROWS, CONCENTRATIONS, LOCS = (1 << j for j in range(6))
 BLOCK_THREADS = 256
 # Blocks per multiprocessor, over all rows: enough for the multiprocessors to finish at about the same time, and few
 # enough that filling a table of 8 KiB for each block takes negligible time.
 BLOCKS = 16
 MULTIPROCESSORS = 132  # if a device does not report the number
-MOST_ROWS = 65535  # limit of a grid's second dimension; the kernel loops over the other rows
+MOST_ROWS = 65535  # limit of a grid's second dimension; the kernel loops over further rows
 
 # The size and ``in_axes`` of each `jax.vmap` of a draw, the innermost first.
 Maps = tuple[tuple[int, tuple[int | None, ...]], ...]
@@ -84,13 +85,13 @@ class KernelSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The kernel's name in the PTX; by the direct route one kernel rounds to every dtype."""
+        """The kernel's name in the PTX; for the direct route, one kernel serves all dtypes."""
         return f"{self.cipher}_table_{self.dtype}" if self.route == "table" else f"{self.cipher}_direct"
 
 
 @functools.cache
 def devices() -> tuple[jax.Device, ...]:
-    """Return one CUDA device of each kind in this process; () if one is too old for the kernels."""
+    """Return one CUDA device of each kind in this process; () if any is too old for the kernels."""
     try:
         found = jax.local_devices(backend=PLATFORM)
     except Exception:  # no CUDA backend, or one that does not start
@@ -185,7 +186,7 @@ def _by_platform(spec: KernelSpec, *operands: jax.Array) -> jax.Array:
 
 
 def _mapped(draw: Callable[..., jax.Array], *operands: jax.Array, spec: KernelSpec, maps: Maps) -> jax.Array:
-    """Draw with all maps applied."""
+    """Draw with every `jax.vmap` in `maps` applied."""
     draw = functools.partial(draw, spec)
     for _, in_axes in maps:
         draw = jax.vmap(draw, in_axes)
@@ -289,7 +290,7 @@ class Operand:
         return cls(jnp.broadcast_to(x, shape).reshape(-1), per_element=True)
 
     def for_batch(self, size: int, batched: bool, rows: int) -> "Operand":
-        """Lay out `rows` rows for each of `size` elements of a batch, the leading axis of `values` if `batched`."""
+        """Lay out `rows` rows for each of `size` batch elements; if `batched`, `values` has a leading batch axis."""
         x = self.values
         if batched and self.per_row:
             x = x.reshape(size * rows, *x.shape[2:])
@@ -315,7 +316,7 @@ class Rows:
     key: Operand
     start: Operand
     concentration: Operand
-    """Concentrations for the direct route, a table of the quantile for the table route."""
+    """Concentrations for the direct route, a table of the quantile function for the table route."""
     loc: Operand
 
     @property
@@ -368,10 +369,10 @@ def _launch_more_rows(size: int, batched: Sequence[Rows], rows: Rows) -> tuple[j
 
 
 def _grid(count: int, rows: int, table: bool, table_per_row: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the numbers of blocks and of threads per block, each along a row of `count` angles and over `rows`.
+    """Return the numbers of blocks and of threads per block, each along a row of `count` angles and across `rows` rows.
 
     The kernel loops over the remaining angles and rows. If `table` is true, each block copies one table to shared
-    memory, or with `table_per_row` one table for each row.
+    memory, or one table for each row if `table_per_row` is also true.
     """
     cores = getattr(next(iter(devices()), None), "core_count", None)
     limit = BLOCKS * (cores if isinstance(cores, int) and cores > 0 else MULTIPROCESSORS)

@@ -1,4 +1,4 @@
-"""Test a CUDA kernel before its first use in a process: compare a few thousand of its angles with the plain path's.
+"""Test a CUDA kernel before its first use in a process: compare thousands of its angles with those of the plain path.
 
 XLA accepts the kernels in a custom call that is not a stable interface. If the environment turns them on although they
 have not passed their trial (`cuda_verdict`), each kernel must pass this test first. Any error counts as a failure.
@@ -118,7 +118,7 @@ def difference(spec: cuda_launch.KernelSpec, device: jax.Device, count: int = TE
 
 
 def halves(start: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return a position as a kernel reads it, the upper half first."""
+    """Return a position as the two words that a kernel reads, the upper half first."""
     return np.array([start >> 32, start % 2**32], np.uint32)
 
 
@@ -137,7 +137,7 @@ def allowed(kappa: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any
 def rounded_from(
     ours: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return whether each of `ours`, of any dtype, is the rounding of an angle within `allowed` of the `expected` one.
+    """Return whether each of `ours` is an angle within `allowed` of the `expected` one, rounded to the dtype of `ours`.
 
     Rounding is monotonic, so such values lie between the rounded bounds. Adding the spacing of 16-bit floats to
     `allowed` instead would accept errors thousands of times as large.
@@ -153,7 +153,7 @@ def rounded_from(
 
 
 def reference_device(device: jax.Device) -> jax.Device:
-    """Return the device on which to draw by the plain path for comparison: the CPU, which compiles faster, if any."""
+    """Return the device for the plain path in comparisons: the CPU, which compiles faster, or else `device`."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except Exception:  # JAX_PLATFORMS may leave the CPU out

@@ -29,7 +29,7 @@ Launch = Callable[..., Array]
 
 SIZES = (*range(1, 9), 1023, 1025, 4099)
 # The stream's first position, one inside a group of four words, one before a carry, and the one from which the longest
-# draw ends with the stream.
+# draw ends at the end of the stream.
 STARTS = (0, 3, 2**32 - 6, 2**64 - SIZES[-1])
 # Number of angles that makes each thread loop several times; on an H100, 3 million suffice.
 LONG = 2**23 + 5
@@ -66,10 +66,10 @@ def words_of(cipher: str, start: int) -> Array:
 
 
 def tables() -> Iterator[tuple[Array, Callable[[Array], Array]]]:
-    """Yield a table that returns places in cells as angles, and one that returns the numbers of the cells.
+    """Yield two tables: one whose angles are positions within cells, and one whose angles encode the numbers of cells.
 
-    Each table comes with a function that returns the expected angles of words. Together, the two angles contain the 24
-    leading bits of the tail probability.
+    Each table comes with a function that maps words to the expected angles. Together, the two angles of a word contain
+    the 24 leading bits of its tail probability.
     """
     unit, none = np.ones(CELLS, np.float32), np.zeros(CELLS, np.float32)
     number = np.arange(CELLS, dtype=np.float32) / 1024
@@ -106,7 +106,11 @@ def _launched(launch: Launch, rows: Rows, at_end: bool, one_block: bool = False)
 
 
 def _faults_of_words(launch: Launch, spec: KernelSpec) -> Iterator[str]:
-    """Compare words bit for bit, for all `SIZES` and `STARTS`."""
+    """Check that angles are those of their words, for all `SIZES` and `STARTS`; yield each fault.
+
+    In the table route, all angles are compared with the words. In the direct route, the signs of the longest draw are
+    compared with the words, and shorter draws with the longest.
+    """
     dtype = np.dtype(spec.dtype)
     key, loc = Operand(cuda_self_test.key_words(spec.cipher)), Operand(np.zeros((), np.float32))
     cases = tables() if spec.route == "table" else ((np.full((), 4, np.float32), None),)
@@ -131,7 +135,7 @@ def _faults_of_words(launch: Launch, spec: KernelSpec) -> Iterator[str]:
 
 
 def _faults_of_rows(launch: Launch, spec: KernelSpec) -> Iterator[str]:
-    """Compare rows with single draws."""
+    """Compare rows with single draws, bit for bit; yield each fault."""
     random, table = np.random.default_rng(0), spec.route == "table"
     spec = spec._replace(shape=(ROW,))
     tables = random.uniform(0, 0.7, (ROWS, CELLS, 4)).astype(np.float32)

@@ -59,7 +59,7 @@ def _version(name: str) -> str | None:
 
 
 def path_of(about: dict[str, Any]) -> Path | None:
-    """Return the file of the verdict for an identity; None without a home directory or a driver version."""
+    """Return the file of the verdict for an identity; None if there is no home directory or driver version."""
     base = environment.cache_directory()
     if base is None or about["driver"] is None:
         return None
@@ -68,14 +68,17 @@ def path_of(about: dict[str, Any]) -> Path | None:
 
 
 def read(about: dict[str, Any]) -> str | None:
-    """Return the verdict for an identity, "" if the kernels passed, else why they failed; None without a valid one."""
+    """Return the verdict for an identity: "" if the kernels passed, otherwise why they failed.
+
+    Return None if there is no valid verdict.
+    """
     path = path_of(about)
     if path is None:
         return None
     try:
         if environment.open_to_others(path.parent):
             return None
-        # Follow no link and wait for no pipe.
+        # Do not follow links, and do not wait for pipes.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             state = os.fstat(file.fileno())
             others = environment.owned_by_other(state.st_uid) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -91,12 +94,12 @@ def read(about: dict[str, Any]) -> str | None:
 
 
 def keep(about: dict[str, Any], failed: str) -> Path:
-    """Write a verdict, "" or why the kernels failed, and return its file.
+    """Write a verdict (`failed` is "" or why the kernels failed), and return the path of its file.
 
     Raises
     ------
     NotKept
-        There is no directory for the file, others can write to it, or writing fails.
+        There is no home directory or driver version, others can write to the directory of the file, or writing fails.
     """
     path = path_of(about)
     if path is None:

@@ -1,4 +1,4 @@
-"""Compile the program of a draw in two forms: one allocates its result, the other reuses the memory of an array."""
+"""Compile the program of a draw in two forms: one that allocates its result, and one that reuses an array's memory."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self

@@ -85,7 +85,7 @@ class Request:
         return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
-        """Return the request with the sharding of its result; refuse to shard the components of a draw."""
+        """Return the request with the sharding of its result; raise ValueError if it shards components of a draw."""
         if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
                 f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of a "
@@ -101,13 +101,13 @@ class Request:
         return dataclasses.replace(self, start=counter.halves(start), **changed)
 
     def block(self, caller: str, start: Any) -> Self:
-        """Return the request moved to the checked position `start`; raise an error if it passes the stream's end."""
+        """Return the request moved to the checked position `start`; raise ValueError if it passes the stream's end."""
         if (first := arguments.known_position(start)) is not None:
             self.within_stream(caller, first, first + math.prod(self.shape), f"shape={self.shape}")
         return self.at(start)
 
     def within_stream(self, caller: str, start: int, end: int, described: str) -> None:
-        """Raise an error if draws from `start` to `end`, as `described` in the message, pass the stream's end."""
+        """Raise ValueError if draws `start` to ``end - 1``, as `described` in the message, pass the stream's end."""
         arguments.within_stream(caller, start, end, described, self.numbers, self.noun)
 
 

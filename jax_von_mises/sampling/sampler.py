@@ -58,8 +58,8 @@ def sample_von_mises(
         Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
         device draws its own part, without communication, and the angles are those that a single device draws. The
         default is the sharding of an argument that has the result's shape and is sharded over an explicit mesh. With
-        such a sharding, use ``method="direct"`` under `vmap` over keys, since JAX has no sharding rule for the table
-        look-up there.
+        an explicit sharding, use ``method="direct"`` under `vmap` over keys, since JAX has no sharding rule for the
+        table look-up there.
 
     Returns
     -------
@@ -75,15 +75,15 @@ def sample_von_mises(
     -----
     *Accuracy.* Let Q(t) be the distance from `loc` of the angle drawn for the tail probability t, which takes 2^31
     values down to 2^-33 (2^63 values down to 2^-65 in float64). Then
-    :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in float64), or Q(t) is within 4 ulp where floats
-    are too coarse for that. This holds for every concentration.
+    :math:`|P(|X - \mu| > Q(t)) / (2t) - 1| \le 2\cdot 10^{-6}` (1e-12 in float64), or Q(t) is within 4 ulp of the
+    exact distance where floats are too coarse for that. This holds for every concentration.
 
-    *Source.* The density is (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page *Method*
-    of the documentation derives the quantile.
+    *Source.* The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
+    *Method* of the documentation derives the quantile function.
 
-    *Derivatives.* Forward and reverse mode use the implicit function theorem. The derivative in `loc` is 1. The
-    derivative in `concentration` is :math:`-(\partial F/\partial\kappa) / p` at the angle drawn, and is finite for
-    every concentration.
+    *Derivatives.* Forward and reverse mode use the implicit function theorem. With respect to `loc`, the
+    derivative is 1. With respect to `concentration`, it is :math:`-(\partial F/\partial\kappa) / p` at the angle
+    drawn, and is finite for every concentration.
 
     *Streams.* A key gives the same words on every backend, bit for bit. On one backend, one method gives the same
     angles bit for bit in every shape, transformation and program (on CUDA, provided that this package's kernels draw
@@ -126,8 +126,8 @@ def sample_block(
         and `concentration` holds phi_concentration, psi_concentration and correlation, as in `SineBivariateVonMises`.
     start : int, traced integer scalar, or pair of them
         Position of the block's first angle, direction or pair, 0 <= start < 2^64. Inside a traced program, `start` may
-        be an int32 or uint32 scalar (int64 or uint64 in 64-bit mode). For positions beyond its range, give a pair
-        ``(hi, lo)`` of uint32, the upper and the lower half. Traced positions count modulo 2^64.
+        be an int32 or uint32 scalar (int64 or uint64 in 64-bit mode). For positions beyond the range of that dtype,
+        give a pair ``(hi, lo)`` of uint32, the upper and the lower half. Traced positions count modulo 2^64.
     shape : int or tuple of ints
         Shape of the block, filled in row-major order.
     method : {"auto", "direct", "table"}
@@ -147,8 +147,8 @@ def sample_block(
     Raises
     ------
     TypeError, ValueError
-        For an invalid argument, or a block at a known position that ends beyond the stream, before anything is
-        computed.
+        For an invalid argument, or a block that reaches beyond the end of the stream (unless `start` is traced), before
+        anything is computed.
     """
     caller = "sample_block"
     family = family_of(caller, distribution)
@@ -160,7 +160,7 @@ def sample_block(
 def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
     """Draw the angles of a request, by default with the engine that it chooses.
 
-    If `buffer` is given, an array with the shape and dtype of the result, the angles reuse its memory and it is
+    If `buffer` is given, it must have the shape and dtype of the result. The angles reuse its memory, and `buffer` is
     deleted.
     """
     return programs_for(request).run(request, buffer, engine=engine or request.engine())
@@ -174,7 +174,7 @@ def angles_of(request: DrawRequest, engine: str) -> jax.Array:
     loc, concentration = (jnp.asarray(x, compute) for x in (request.loc, request.concentration))
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
-    # An automatic mesh needs only a constraint on the result, an explicit one the sharding of every array.
+    # An automatic mesh needs only a constraint on the result; an explicit one needs the sharding of every array.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
     loc, concentration = xla.hide_constants(loc, concentration)

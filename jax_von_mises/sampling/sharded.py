@@ -71,8 +71,8 @@ def sample_pmap(
 
     Notes
     -----
-    One program is compiled for each set of devices, shape, dtype and method, and is used for all values. The function
-    can be called inside `jax.jit` and has the derivatives of `sample_von_mises`.
+    One program is compiled for each combination of devices, shape, dtype and method, and serves all values. The
+    function can be called inside `jax.jit` and has the derivatives of `sample_von_mises`.
 
     To call `jax.pmap` yourself, over keys and parameters of shape ``(devices,)``, make the shape a static argument:
     ``jax.pmap(sample_von_mises, static_broadcasted_argnums=3)(keys, loc, concentration, 1000)``.
@@ -203,7 +203,7 @@ def sample_shard(
 
 
 def _local_devices(caller: str, devices: Any) -> tuple[jax.Device, ...]:
-    """Return checked `devices` of this process, by default all."""
+    """Return the checked `devices` of this process; by default, all of them."""
     if devices is None:
         return tuple(jax.local_devices())
     try:

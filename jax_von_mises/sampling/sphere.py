@@ -49,10 +49,10 @@ def number_positions(
     count: int | None,
     sharding: NamedSharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the positions (hi, lo) of `count` numbers of each direction, from its number `first` on, on a last axis.
+    """Return the positions (hi, lo) of numbers `first` to ``first + count - 1`` of each direction, along a last axis.
 
-    If `count` is None, the result has one position for each direction and no such axis. The batch of directions has the
-    shape `shape` and begins with direction `start` of the stream. Each direction uses `numbers` numbers.
+    If `count` is None, the result has only the position of number `first`, and no such axis. The batch of directions
+    has the shape `shape` and begins with direction `start` of the stream. Each direction uses `numbers` numbers.
     """
     full = shape if count is None else (*shape, count)
     place: Any = np.uint32(first)
@@ -80,7 +80,7 @@ def sharding_of_batch(sharding: NamedSharding | None, ndim: int) -> NamedShardin
 def drawn_share(
     words: tuple[jax.Array, ...], kappa: jax.Array, dimension: int, route: str, out_sharding: NamedSharding | None
 ) -> jax.Array:
-    """Return `radial.quantile_share` for the words of each cosine; differentiable in `kappa`."""
+    """Return `radial.quantile_share` for the words of each cosine, differentiable with respect to `kappa`."""
     kappa, (t, _, near) = valid(kappa), transform.tail(words)
     if kappa.ndim:
         kappa = broadcast_sharded(kappa, t.shape, out_sharding)
@@ -184,8 +184,9 @@ def sample_von_mises_fisher(
 ) -> jax.Array:
     r"""Draw directions, unit vectors in d dimensions, from the von Mises-Fisher distribution, without rejection.
 
-    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`. The words of direction ``i`` of the batch, in row-major
-    order, depend only on the key, ``i`` and d (see :mod:`jax_von_mises.sampling.sphere`).
+    The density is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`, with the normalizing constant :math:`C(\kappa)`.
+    The words of direction ``i`` of the batch, in row-major order, depend only on the key, ``i``, d and the dtype (see
+    :mod:`jax_von_mises.sampling.sphere`).
 
     Parameters
     ----------
@@ -218,22 +219,23 @@ def sample_von_mises_fisher(
     Raises
     ------
     TypeError, ValueError
-        For an invalid key, shape, dtype or method, or fewer than two components, before anything is computed.
+        For an invalid key, shape, dtype or method, or a `mean_direction` with fewer than two components, before
+        anything is computed.
 
     Notes
     -----
-    *Accuracy.* The cosine w of the angle to the mean direction is the quantile of a tail probability, which takes 2^31
+    *Accuracy.* The cosine w of the angle to the mean direction is computed from a tail probability, which takes 2^31
     values down to 2^-33 on either side (2^63 values down to 2^-65 in float64). The tail probability beyond w has a
-    relative error below 2e-6 (1e-12 in float64), or the smaller of 1 - w and 1 + w is within 4 ulp for d <= 10 and
-    6 ulp for d > 10. This holds for every concentration, and was checked against a reference for d up to 1024. The
+    relative error below 2e-6 (1e-12 in float64), or the smaller of 1 - w and 1 + w is within 4 ulp of its exact value
+    (6 ulp for d > 10). This holds for every concentration, and was checked against a reference for d up to 1024. The
     vector is computed from 1 - w, so the components orthogonal to the mean direction are accurate at any concentration.
 
-    *Derivatives.* The derivative in the concentration uses the implicit function theorem at a fixed tail probability,
-    and is tangent to the sphere. The derivative in the mean direction differentiates the formula that constructs the
-    vector from it. Both are finite for every concentration, in forward and reverse mode.
+    *Derivatives.* The derivative with respect to the concentration uses the implicit function theorem at a fixed tail
+    probability, and is tangent to the sphere. The derivative with respect to the mean direction is that of the formula
+    by which the vector is constructed. Both are finite for every concentration, in forward and reverse mode.
 
-    *Source.* The density is (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
-    *Directions on the sphere* of the documentation derives the quantile.
+    *Source.* The density is equation (9.3.4) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000. The page
+    *Directions on the sphere* of the documentation derives the quantile function.
 
     Examples
     --------

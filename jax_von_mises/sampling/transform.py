@@ -3,9 +3,9 @@
 Two routes lead from the tail probability t to |x|, with the same words and the same accuracy:
 
 - *direct*, for any concentrations: evaluate `quantile.half_quantile` for every element.
-- *table*, for one concentration: tabulate the quantile on a grid whose cells halve with each octave towards t = 0, and
-  evaluate a polynomial for every element (of degree 3 in float32 and 7 in float64). The program itself computes the
-  table, so the concentration may be traced.
+- *table*, for one concentration: tabulate the quantile function on a grid whose cells halve in width with each octave
+  towards t = 0, and evaluate a polynomial (of degree 3 in float32, 7 in float64) for every element. The program itself
+  computes the table, so the concentration may be traced.
 """
 
 import functools
@@ -29,7 +29,7 @@ FEW_WORDS = 2**22
 
 
 class Tail(NamedTuple):
-    """Tail probability `t` in (0, 1/2), `half_minus_t` = 1/2 - t, both correctly rounded, and a sign bit."""
+    """Tail probability `t` in (0, 1/2], `half_minus_t` = 1/2 - t (both with errors below 1 ulp), and a sign bit."""
 
     t: jax.Array
     half_minus_t: jax.Array
@@ -91,7 +91,7 @@ def angles(
 def turned(
     words: tuple[jax.Array, ...], loc: jax.Array, kappa: jax.Array, route: str, out_sharding: NamedSharding | None
 ) -> jax.Array:
-    """Return `angles`, in one loop with the words."""
+    """Return `angles`, computed in one loop with the words."""
     x = angles_about_zero(words, kappa, route, out_sharding)
     return wrap(x, broadcast_sharded(reduce_turns(loc), x.shape, out_sharding))
 
@@ -100,7 +100,7 @@ def turned(
 def turned_apart(
     words: tuple[jax.Array, ...], loc: jax.Array, kappa: jax.Array, route: str, out_sharding: NamedSharding | None
 ) -> jax.Array:
-    """Return `angles`, in a loop apart from the words."""
+    """Return `angles`, computed in a separate loop after the words."""
     turn = functools.partial(turned, route=route, out_sharding=out_sharding)
     return xla.separate_loop(turn, words, loc, kappa)
 
@@ -142,6 +142,6 @@ def _angles_about_zero_jvp(
 
 
 def slope(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return the derivative in `kappa` of angles drawn about 0, by the implicit function theorem."""
+    """Return the derivative of angles drawn about 0 with respect to `kappa`, by the implicit function theorem."""
     # In both routes this is the derivative of the exact quantile, not of its interpolation; NaN where the angle is NaN.
     return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))

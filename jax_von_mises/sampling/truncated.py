@@ -9,8 +9,8 @@ a and leads away from the mode. Its mass, relative to the density at a, is
 Since :math:`I` needs no probability of the full distribution, no arc is too unlikely or too narrow. The offset s of an
 angle from a solves :math:`I(a, s) = f I(a, w)`, where f is the fraction of the piece's mass between a and the angle. If
 f is above 1/2, the equation for the mass beyond the angle is solved instead. A fourth-order step refines a starting
-value of s. This value comes from the quantile of the full distribution if a float can hold the tail probability, and
-otherwise from bisection.
+value of s. This value comes from the quantile function of the full distribution if a float can hold the tail
+probability, and otherwise from bisection.
 
 *Derivatives.* Let :math:`m_1, m_2` be the masses before and after x relative to p(x), and :math:`l_1, l_2` the same
 integrals with the factor :math:`\cos\theta - \cos x`. At a fixed fraction of the mass before x,
@@ -42,14 +42,16 @@ from jax_von_mises.sampling.variance_reduction import aligned, fractions
 T = TypeVar("T")
 
 # Depth, and number of Gauss-Legendre nodes. Integrals end where the integrand has fallen by a factor of e^depth, below
-# rounding. The nodes are accurate to rounding even in the hardest case, half a normal density.
+# rounding. This number of nodes is accurate to rounding even in the hardest case, half a normal density.
 RULE = {"float32": (20.0, 20), "float64": (42.0, 40)}
-# The same for the smaller part of a piece, which does not begin at the density's maximum. The float32 error is 2e-7.
+# The same for the smaller part of a piece, which does not begin at the density's maximum. The relative error in
+# float32 is 2e-7.
 PART_RULE = {"float32": (16.0, 10), "float64": (42.0, 40)}
 # Largest fall of the log density from the near end to the most extreme sample: ln 2^33 or ln 2^65, plus a margin for
 # the tail integral, which may be larger there.
 LARGEST_FALL = {"float32": 30.0, "float64": 55.0}
-# Bisection leaves an error of 1/500 of that range, below a quarter of a decay length. A step leaves its fourth power.
+# Bisection leaves an error of 1/500 of that range, below a quarter of a decay length. A step reduces the error to
+# its fourth power.
 BISECTIONS = 8
 STEPS = {"float32": 1, "float64": 2}
 # Tail probabilities of the full distribution. Above the first, the product of a density and a mass does not underflow.
@@ -61,7 +63,7 @@ SHORT = 0.02
 # wider than the second number, in radians, are exempt, because the other end may be as near.
 SLACK = 32
 WIDE_ARC = 6.0
-# Above this concentration the formulas would overflow, and the distribution is narrower than 1e-18 or 1e-150 radians.
+# Above this concentration the formulas would overflow; the standard deviation is below 1e-18 or 1e-150 radians.
 POINT_MASS = {"float32": 1e36, "float64": 1e300}
 # Limit on the log ratio of densities, so that no derivative overflows; drawn angles stay within `LARGEST_FALL`.
 LARGEST_RISE = 80.0
@@ -113,7 +115,8 @@ def sample_truncated(
     This holds for an arc with the ends low - loc and high - loc, which are rounded by up to 2 ulp. At a large
     concentration, this rounding shifts probability between the ends of an arc that contains loc + pi.
 
-    *Derivatives.* Pathwise derivatives in `loc`, `concentration`, `low` and `high` are exact at the drawn angle.
+    *Derivatives.* Pathwise derivatives with respect to `loc`, `concentration`, `low` and `high` are exact at the drawn
+    angle.
 
     *Speed.* Two CPU cores draw 45 to 60 million float32 angles per second from a single arc, unless its probability is
     below the smallest float. Such an arc takes five times as long. Arcs that differ between elements take ten times as
@@ -137,7 +140,7 @@ def sample_truncated(
 
 
 def _check_arc(caller: str, low: ArrayLike, high: ArrayLike, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError if `low` and `high` have known values and are not the ends of an arc."""
+    """Raise ValueError if `low` and `high` are not traced and are not the ends of an arc."""
     if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
         return
     starts, ends = np.broadcast_arrays(np.asarray(low, dtype), np.asarray(high, dtype))
@@ -152,7 +155,7 @@ def _check_arc(caller: str, low: ArrayLike, high: ArrayLike, dtype: np.dtype[Any
 
 
 def good_arc(low: Any, high: Any, xp: ModuleType = jnp) -> Any:
-    """Return whether 0 < high - low <= 2 pi, up to the rounding of both; `xp` is `numpy` or `jax.numpy`."""
+    """Return whether the ends are finite and 0 < high - low <= 2 pi up to rounding; `xp` is `numpy` or `jax.numpy`."""
     rounding = 2 * float(jnp.finfo(low.dtype).eps) * (xp.abs(low) + xp.abs(high))
     return (high > low) & (high - low <= TWO_PI + rounding) & (xp.abs(low) + xp.abs(high) < xp.inf)
 
@@ -262,7 +265,7 @@ def rise(u: jax.Array, sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array) -> 
 
 
 def cutoff_width(sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array, depth: float) -> jax.Array:
-    """Return the u at which `rise` reaches `depth`, to 2 percent, or 2 pi if it never does.
+    """Return the u at which `rise` reaches `depth`, with a relative error below 3%, or 2 pi if it never does.
 
     With e = depth / (2 kappa), T = tan(u / 2) is the smaller root of (cos a - e) T^2 + sin a T - e = 0.
     """
@@ -317,7 +320,10 @@ class Offset(NamedTuple):
         return jnp.where(self.inner, self.f, self.g) * self.part.mass
 
     def tails(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the tail probability t of |x| in the full distribution, 1/2 - t, and whether float32 cannot hold t."""
+        """Return t, 1/2 - t and a flag, for the tail probability t of |x| in the full distribution.
+
+        The flag is true where t is too small to be computed in float32.
+        """
         part = self.part
         (near_tail, near_rest), (far_tail, far_rest) = part.near_sides, part.far_sides
         before, after = self.f * part.probability, self.g * part.probability
@@ -369,7 +375,7 @@ class Offset(NamedTuple):
         return jnp.where(short, self.series(target, part.sin, part.cos), s)
 
     def distance(self, s: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the distance from `s` to the root, to first order, and the sine and cosine at `s`."""
+        """Return the distance from `s` to the root, to first order, and the sine and cosine of the angle at `s`."""
         part, inner = self.part, self.inner
         half = 0.5 * s
         sine, cos = half * sine_over(half * half), cosine(half * half)
@@ -490,7 +496,7 @@ def back_inside(x: jax.Array, low: jax.Array, high: jax.Array, width: jax.Array)
 def masses_about(
     low: jax.Array, high: jax.Array, x: jax.Array, loc: jax.Array, kappa: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return m and l of the module's docstring; the first axis of each is for the arcs before and after `x`."""
+    """Return m and l of the module's docstring; the first axis of each selects the arc before or after `x`."""
     dtype = x.dtype
     ends = jnp.stack([low, x]), jnp.stack([x, high])
     difference = less_turns(ends[1] - ends[0], 0.0)

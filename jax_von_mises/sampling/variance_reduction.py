@@ -29,8 +29,8 @@ def sample_antithetic(
     """Draw angles in pairs that are mirrored about `loc`.
 
     The second half along the first axis mirrors the first half. For a function that is odd about `loc`, the mean over
-    both halves is exact. For a nearly odd function, the mean has a smaller variance than over independent angles. For
-    an even function, the variance is twice as large.
+    both halves is exact. For a nearly odd function, the variance of the mean is smaller than with independent angles.
+    For an even function, it is twice as large.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def sample_stratified(
     shape : int or tuple of ints
         Shape of the result.
     dtype : optional
-        As for `sample_von_mises`. In float32 the tail probabilities have a relative error of 2e-6, small enough to
+        As for `sample_von_mises`. In float32 the tail probabilities have a relative error below 2e-6, small enough to
         separate a hundred thousand strata everywhere.
 
     Returns
@@ -154,7 +154,7 @@ def stream_tails(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> tr
 
 
 def within_strata(tail: transform.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return whether each element, put in its stratum, is left of the mode, and its tail probability t and 1/2 - t."""
+    """Put each element in its stratum; return whether it is left of the mode, its tail probability t, and 1/2 - t."""
     below, above = fractions(tail)
     shape, dtype = tail.t.shape, tail.t.dtype
     # Strata are ranked from the nearer end of the distribution. If their number is odd, the mode halves the middle one.

@@ -2,7 +2,7 @@
 
 With 512 bits, a float32 draw by the table takes a fifth less time and returns the same bits. Other draws keep 256 bits,
 since their last digits would differ. In the direct route, XLA approximates `rsqrt` differently for 16 floats than for
-8. In float64, XLA contracts some products and sums in one of the two programs only.
+8. In float64, XLA fuses some products and sums in only one of the two programs.
 
 JAX accepts the option only for the outermost program. A user's program that contains a draw must therefore set it, with
 ``jax.jit(..., compiler_options=wide_vectors.OPTIONS)`` or ``configure(vector_width=512)``.
@@ -34,7 +34,8 @@ SMALLEST = 2**17
 def use_wide_vectors(request: "DrawRequest") -> bool:
     """Return whether to draw a request with wide vectors.
 
-    They must not change its bits, the CPU and XLA must support them, and JAX must not be tracing.
+    The draw must be large and not sharded, wide vectors must not change its bits, the CPU and XLA must support them,
+    and JAX must not be tracing.
     """
     same_bits = request.route == "table" and request.dtype != np.float64
     if not same_bits or request.out_sharding is not None or math.prod(request.shape) < SMALLEST:

@@ -50,14 +50,14 @@ def sample_batches(
     ----------
     key, loc, concentration, dtype
         As in `sample_block`. The shape of a row is the broadcast shape of `loc` and `concentration`, () if both are
-        numbers. For directions and pairs, the last axes that hold components or parameters do not broadcast, and a row
+        numbers. For directions and pairs, a last axis that holds components or parameters does not broadcast, and a row
         has a last axis for the components of a direction or the two angles of a pair.
     total : int
         Number of rows to draw, 0 or more.
     batch_size : int
         Number of rows per batch; the last batch may be shorter.
     start : int
-        Position of the first row, to continue where another run stopped. A stream has 2^64 numbers.
+        Index of the first row in the stream, to continue where another run stopped. A stream has 2^64 numbers.
     method : {"auto", "direct", "table"}
         "auto" uses the table for a single concentration, whatever the batch size, so that all batches agree.
     donate : bool
@@ -153,7 +153,7 @@ class SampleBatches(Iterator[jax.Array]):
         if self._place == len(self._spans):
             self._pending = self._lent = None
             raise StopIteration
-        # An interrupt can stop this between any two lines, so the batch in progress is stored with its place.
+        # An interrupt can stop this method between any two lines, so the batch in progress is stored with its place.
         if self._pending is None or self._pending[0] != self._place:
             self._pending = self._place, self._draw(self._place)
         _, current = self._pending
@@ -192,7 +192,7 @@ class SampleBatches(Iterator[jax.Array]):
 
 
 class WorkerBatches(Iterator[np.ndarray]):
-    """Iterator over the batches of a stream that the workers of an executor draw, returned by `sample_batches`."""
+    """Iterator over batches that the workers of an executor draw, returned by `sample_batches`."""
 
     def __init__(self, caller: str, stream: Stream, spans: Spans, executor: Executor):
         self._caller, self._executor, self._stream, self._spans = caller, executor, stream, spans
@@ -222,7 +222,7 @@ class WorkerBatches(Iterator[np.ndarray]):
             return rows
 
     def _begin(self) -> None:
-        """Meet the workers, and let them draw from the current place on."""
+        """Find the workers, and let them draw from the current place on."""
         self._crew = crew = executors.Crew(self._caller, self._executor)
         crew.meet()
         spans = self._spans
@@ -243,10 +243,10 @@ class WorkerBatches(Iterator[np.ndarray]):
 
 
 def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: Any = None) -> Any:
-    """Apply a function to long arrays in batches, so that the device holds only a few rows at a time.
+    """Apply a function to long arrays in batches, so that the device holds only a few batches at a time.
 
     Equivalent to ``jax.tree.map(numpy.asarray, f(arrays))`` for a function that treats each row separately. The next
-    batch is transferred and computed while the previous one is copied back.
+    batch is transferred and computed while the result of the previous one is copied back.
 
     Parameters
     ----------
@@ -389,9 +389,9 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     -------
     HostPrefetch
         An iterator over the same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the
-        CPU). It is a context manager. Its ``close()`` stops copying early and waits for the thread to end. An iterator
-        that is garbage collected, or alive at exit, closes itself. The consumer's ``next`` raises an exception of the
-        source after all earlier items. The source is closed as well, if it has ``close()``.
+        CPU). It is a context manager. Its ``close()`` stops copying early and waits up to 30 seconds for the thread to
+        end. An iterator that is garbage collected, or alive at exit, closes itself. If the source raises an exception,
+        the consumer's ``next`` raises it after all earlier items. The source is closed as well, if it has ``close()``.
 
     Raises
     ------
@@ -495,7 +495,7 @@ def _copy_items(source: Iterator[Any], items: Items, stop: threading.Event) -> N
 
 
 def _put_unless_stopped(items: Items, item: tuple[Any, BaseException | None], stop: threading.Event) -> None:
-    """Put an item when there is room for it, unless `stop` is set first."""
+    """Put an item in the queue when there is room for it, unless `stop` is set first."""
     while not stop.is_set():
         with contextlib.suppress(queue.Full):
             return items.put(item, timeout=STOP_POLL)

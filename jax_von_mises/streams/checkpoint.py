@@ -1,4 +1,4 @@
-"""Records: text files that list which blocks of a file or store have been written, with their checksums.
+"""Read and format records, the text files that list the written blocks of a file or store and their checksums.
 
 A file or store, the *target*, appears complete or not at all. A file gets its name, and a store its metadata, once
 every block has been written. Until then the record lists the blocks that have reached the disk, so that a process can
@@ -58,7 +58,7 @@ class ForeignTargetError(OSError):
 
 
 def lock(descriptor: int | BinaryIO, name: str, alone: bool = True) -> None:
-    """Lock an open file or directory until it is closed; without `alone`, several processes can share the lock."""
+    """Lock an open file or directory until it is closed; if `alone` is false, several processes can share the lock."""
     if fcntl is None:
         return
     try:
@@ -70,7 +70,7 @@ def lock(descriptor: int | BinaryIO, name: str, alone: bool = True) -> None:
 
 
 def allocated(path: str) -> int:
-    """Return the bytes that a file, or all files below a directory, occupy on the disk; 0 if there is none."""
+    """Return the bytes that a file, or all files below a directory, occupy on the disk; 0 if it does not exist."""
     if not os.path.isdir(path):
         try:
             status = os.stat(path, follow_symlinks=False)
@@ -116,7 +116,7 @@ def lines_of(blocks: dict[int, str]) -> str:
 
 
 def parse_record(name: str, text: bytes, more: bytes = b"") -> dict[str, Any]:
-    """Return the record in `text`, a head followed by lines, and in the lines of `more`.
+    """Return the record in `text` (a head followed by lines), with the lines of `more` added.
 
     Heads are written atomically, so an incomplete one was not written by this package. An incomplete line, where a
     process or machine stopped while writing, and all lines after it are ignored.

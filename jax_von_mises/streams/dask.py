@@ -4,7 +4,7 @@ A chunk is a box of the array. The position of an angle in the key's stream is i
 array, so a chunk consists of runs of consecutive positions. One program draws them. A task needs only the key, the box
 and its part of the parameters.
 
-Needs Dask: ``pip install "jax_von_mises[dask]"``.
+This module requires Dask: ``pip install "jax_von_mises[dask]"``.
 """
 
 import contextlib
@@ -223,17 +223,17 @@ def _runs(
 def log_prob(
     x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array"
 ) -> "da.Array":
-    """Return the log-density of Dask arrays of angles, as `jax_von_mises.log_prob` does, chunk by chunk."""
+    """Return the log-density at Dask arrays of angles, as `jax_von_mises.log_prob` does, chunk by chunk."""
     return _elementwise(von_mises.log_prob, x=x, loc=loc, concentration=concentration)
 
 
 def cdf(x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
-    """Return the distribution function of Dask arrays of angles, as `jax_von_mises.cdf` does, chunk by chunk."""
+    """Return the distribution function at Dask arrays of angles, as `jax_von_mises.cdf` does, chunk by chunk."""
     return _elementwise(von_mises.cdf, x=x, loc=loc, concentration=concentration)
 
 
 def icdf(p: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
-    """Return the quantiles of Dask arrays of probabilities, as `jax_von_mises.icdf` does, chunk by chunk."""
+    """Return the quantile function at Dask arrays of probabilities, as `jax_von_mises.icdf` does, chunk by chunk."""
     return _elementwise(von_mises.icdf, p=p, loc=loc, concentration=concentration)
 
 
@@ -273,6 +273,6 @@ class Elementwise:
     wide: bool
 
     def __call__(self, *values: Any) -> np.ndarray:
-        """Return the values as a NumPy array."""
+        """Return the function values as a NumPy array."""
         with jax.enable_x64(self.wide):
             return np.asarray(getattr(von_mises, self.name)(*values))

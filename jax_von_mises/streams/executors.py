@@ -49,14 +49,14 @@ TIMEOUT = 600.0
 # Seconds to wait, when a run ends early, for blocks that are still being written, in order to record them.
 GRACE = 10.0
 
-# Environment variables that limit the GPUs a process sees, and those that are set where processes share a GPU.
+# Environment variables that limit the GPUs that a process sees, and those that are set if processes share a GPU.
 SHOWN = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 SHARED = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
 class ExecutorFailed(RuntimeError):
-    """The executor has lost its workers, or a task failed for a reason other than files or arguments."""
+    """The executor has lost its workers, or a task failed for a reason other than files, arguments or memory."""
 
 
 class Worker(NamedTuple):
@@ -121,7 +121,7 @@ def meet(_serial: str) -> Worker:
 
 
 def this_worker() -> Worker:
-    """Return this process, and the cores and GPUs that it may use."""
+    """Return the `Worker` that describes this process, and the cores and GPUs that it may use."""
     host = socket.gethostname()
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else ""
     # Batch jobs that share a machine see different GPUs under the same numbers.
@@ -367,7 +367,7 @@ def uses_cuda() -> bool:
 
 
 def checked_executor(caller: str, executor: object) -> futures.Executor | None:
-    """Return `executor` if it is an executor or None."""
+    """Return `executor`; raise TypeError unless it is an executor or None."""
     if executor is not None and not isinstance(executor, futures.Executor):
         raise TypeError(
             f"{caller}: executor={arguments.safe_repr(executor)} must be a concurrent.futures.Executor, such as a "
@@ -449,7 +449,7 @@ class Crew:
         return Job(self.caller, run, stream.description(), place, start, stop, block_rows, self.sharing())
 
     def draw(self, job: Job, blocks: Iterable[int]) -> Iterator[np.ndarray]:
-        """Let the workers draw blocks; yield them in order."""
+        """Let the workers draw blocks; yield the rows of each block, in the order of `blocks`."""
         waiting: collections.deque[tuple[int, futures.Future[Any]]] = collections.deque()
         left = iter(blocks)
         while True:
@@ -519,7 +519,10 @@ class Crew:
                 raise failure
 
     def stop(self, patient: bool) -> dict[int, str]:
-        """Cancel tasks that have not started; return finished blocks, waiting up to `GRACE` for others if `patient`."""
+        """Cancel tasks that have not started, and return the finished blocks with their checksums.
+
+        If `patient` is true, wait up to `GRACE` seconds for blocks that are in progress.
+        """
         begun = [future for future in self._waiting if not future.cancel()]
         done = {}
         ended = futures.wait(begun, GRACE if patient else 0)

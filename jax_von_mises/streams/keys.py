@@ -1,7 +1,7 @@
 """Derive keys from names and numbers.
 
 Each epoch, data set or other independent use of randomness needs a separate key, which `derive_key` makes. Work that
-shares one stream needs one key and positions; see `jax_von_mises.streams.stream`.
+shares one stream needs one key and distinct positions; see `jax_von_mises.streams.stream`.
 """
 
 import hashlib
@@ -28,8 +28,9 @@ def derive_key(key: ArrayLike, *path: str | int | jax.Array) -> jax.Array:
     The rule will never change. Each element of `path` applies ``fold_in`` three times, with a tag (0x6e616d65 for a
     name, 0x6e756d62 for a number) and then with two 32-bit words. The words are the first eight bytes of the SHA-256
     hash of the name in UTF-8, or the number as eight bytes, both in big-endian order. Hence
-    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``. Distinct paths give distinct keys, except with
-    probability 2^-64 for a collision of hashes. An ``unsafe_rbg`` key is folded as an ``rbg`` key.
+    ``derive_key(derive_key(key, a), b)`` is ``derive_key(key, a, b)``. Two distinct paths give distinct keys, except
+    with a probability of about 2^-64 (2^-32 for ``philox2x32``, whose keys have 32 bits). An ``unsafe_rbg`` key is
+    folded as an ``rbg`` key.
 
     Batches, devices and processes that share *one* stream do not need separate keys. Give each its positions
     (`sample_block`, `sample_batches`, `sample_shard`), and the result does not depend on how many there are.

@@ -24,7 +24,7 @@ from jax_von_mises.streams.checkpoint import (
 
 
 class NpyFile:
-    """One ``.npy`` file on a local disk, written by one process.
+    """One ``.npy`` file, written by one process or by the workers of its executor.
 
     Blocks are written by system calls and not through a memory map. When the disk is full, a system call raises an
     error, whereas a store to mapped memory kills the process. The finished file can be memory-mapped.
@@ -254,7 +254,7 @@ class NpyFile:
         return done
 
     def read(self, first: int, count: int, whole: bool = False) -> np.ndarray:
-        """Return `count` rows of the partial file, or of the finished file if `whole`; fewer where the file ends."""
+        """Return `count` rows, or fewer where the file ends, of the partial file, or of the finished one if `whole`."""
         with safe_files.open_plain(self.path if whole else self.partial) as file:
             file.seek(self.PAGE + first * self.row_bytes)
             data = file.read(count * self.row_bytes)

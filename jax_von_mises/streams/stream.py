@@ -1,4 +1,4 @@
-"""Streams of rows, and their positions in a key's sequence of words.
+"""Represent streams of rows, and locate each row in a key's sequence of words.
 
 A **stream** is the sequence of rows of one key, `loc`, `concentration`, dtype, method and distribution. A row has one
 angle, direction or pair for each element of the broadcast parameters (one if they are numbers or single vectors). With
@@ -82,11 +82,11 @@ class Stream:
 
     @property
     def width(self) -> int:
-        """Number of angles, or of components of directions, in a row."""
+        """Number of values in a row: of angles, or of the components of directions."""
         return math.prod(self.row_shape)
 
     def within(self, caller: str, start: int, end: int, described: str) -> None:
-        """Raise an error if the rows from `start` to `end`, as `described` in the message, pass the stream's end."""
+        """Raise ValueError if rows `start` to ``end - 1``, as `described` in the message, pass the stream's end."""
         self.row.within_stream(caller, start, end * max(math.prod(self.row.shape), 1), described)
 
     def rows(
@@ -137,7 +137,7 @@ WRITTEN_OUT = 32
 
 
 def _parameter_identity(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
-    """Return a parameter, rounded as in the computation: a number as text, an array by its shape and values or hash.
+    """Return a parameter, rounded as in the computation: a number as text, an array as its shape and values or hash.
 
     Values that are too large become infinite, as in the computation.
     """

@@ -1,4 +1,4 @@
-"""Open the file or store that a stream is written to, chosen by its name, and compute the checksums of its blocks."""
+"""Open the file or store to which a stream is written, and compute the checksums of its blocks."""
 
 import math
 import os

@@ -2,8 +2,8 @@
 
 A block is finished when its bytes have reached the disk *and* its checksum is in the record. A process that is killed
 at any time therefore loses only the blocks in progress. A resumed run draws the missing blocks at their positions in
-the stream, and the result is identical byte for byte. Only the caller records blocks, even if the workers of an
-executor draw and write them.
+the stream, and the result is identical to that of an uninterrupted run, byte for byte. Only the caller records blocks,
+even if the workers of an executor draw and write them.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Times(NamedTuple):
     first_drawn: float
     """Seconds that the device took to draw the first block, with no other work in progress."""
     first_numbers: int
-    """Number of angles, or of components of directions, in that block."""
+    """Number of angles, or of components of directions, in the first block."""
     writing: float
     """Seconds to copy blocks to the host, compute their checksums, write them to the disk and record them."""
     bytes_written: int
@@ -140,11 +140,11 @@ def write_samples(
         has not yet started divide the cores of their machine among themselves and use one GPU each. The executor is
         not shut down.
     timeout : float
-        Raise TimeoutError if the workers of `executor` finish no block for this many seconds.
+        Raise TimeoutError if the workers of `executor` finish no task for this many seconds.
     progress, observe : callable, optional
-        ``progress(done, total)`` is called before the first block and after each block; both arguments count the rows
-        of this process. ``observe(array)`` is called with the rows of each drawn block; with an `executor` they are
-        read from `out`.
+        ``progress(done, total)`` is called before the first block and whenever blocks are recorded; both arguments
+        count the rows of this process. ``observe(array)`` is called with the rows of each drawn block; with an
+        `executor` they are read from `out`.
 
     Returns
     -------
@@ -165,9 +165,9 @@ def write_samples(
         reach `out`. Recorded blocks are kept, and the run can be resumed. A run that has recorded no block removes what
         it created.
     RuntimeError
-        The executor has lost its workers. The run can be resumed, with or without another executor.
+        The executor has lost its workers, or a task failed. The run can be resumed, with or without another executor.
     TimeoutError
-        The workers have finished no block for `timeout` seconds.
+        The workers have finished no task for `timeout` seconds.
 
     Examples
     --------
@@ -472,7 +472,7 @@ class WriteRun:
         return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
 
     def check_room(self, force: bool = False) -> None:
-        """Raise an error if the disk has no space for the missing blocks, or if there are too many for a record."""
+        """Raise an error if the disk has no space for the missing blocks, or if a record cannot list all blocks."""
         if (disk := self.target.disk) is not None:
             missing = self.missing_bytes()
             need = self.target.bytes_needed(missing, force)
@@ -644,7 +644,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     OSError
         The header, size or metadata do not match the record, or `out` or its record cannot be read.
     RuntimeError
-        The executor has lost its workers.
+        The executor has lost its workers, or a task failed.
     TimeoutError
         The workers have finished no task for ten minutes.
     """

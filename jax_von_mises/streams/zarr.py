@@ -1,4 +1,4 @@
-"""A Zarr v3 array written block by block, through TensorStore."""
+"""Write a Zarr v3 array block by block, with TensorStore."""
 
 import contextlib
 import errno
@@ -248,7 +248,7 @@ class ZarrStore:
             self.in_turn(lambda: to.write(np.asarray(rows), can_reference_source_data_indefinitely=local).commit)
 
     def read(self, first: int, count: int, whole: bool = False) -> np.ndarray:
-        """Return rows of the array; NaN where a shard is missing, infinities where one cannot be decoded."""
+        """Return rows of the array: NaN where a shard is missing, and only infinities if one cannot be decoded."""
         if self.array is None:
             self._open()
         # NumPy raises MemoryError when memory runs out; TensorStore would end the process.
@@ -508,7 +508,7 @@ def must_be_plain_store(folder: str) -> None:
 
 
 class InTurn:
-    """Run operations that change a store one after another, in a separate thread.
+    """Run operations that change a store in a separate thread, one after another.
 
     TensorStore finishes an operation even if the caller is interrupted. Further operations, such as the removal of the
     store, must wait for it.
