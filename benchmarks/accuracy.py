@@ -30,7 +30,7 @@ CONCENTRATIONS = (1e3, 1e5, 1e7, 1e9)
 ERROR_CONCENTRATIONS = (0.1, 5.0, 100.0, 1e4, 1e7)
 POINTS = 10_001
 PROBABILITIES = 201  # per tail; SciPy takes a millisecond per quantile
-WIDTH = 10.0  # standard deviations on each side; float32 can represent the tails, which reach 1e-23
+WIDTH = 10.0  # standard deviations on each side; tail probabilities reach 1e-23, which float32 can represent
 
 
 class Error(NamedTuple):
@@ -68,7 +68,10 @@ def summarise(angles):
 
 
 def answer(peer, case, arguments=None):
-    """Return the result of one call with `arguments`, by default the input of `case`; None if the peer cannot run."""
+    """Return the result of one call with `arguments`, by default the first input of `case`.
+
+    Return None if a peer cannot run or fails. Failures of the package itself are raised.
+    """
     try:
         ready = peer.prepare(case)
         competitor = ready.competitor

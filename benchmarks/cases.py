@@ -104,7 +104,7 @@ CASES = (
     Case("k=1", "one", count=2**24, concentration=1.0),
     Case("k=5", "one", count=2**24, concentration=5.0),
     Case("k=100", "one", count=2**24, concentration=100.0),
-    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection accepts 66 % of attempts, its minimum
+    Case("k=1e4", "one", count=2**24, concentration=1e4),  # rejection accepts 66% of attempts, its minimum
     Case("array", "array", count=2**22, concentration=LogUniform(1e-2, 1e4)),
     Case("small", "small", count=1000, concentration=5.0),
     Case("icdf", "icdf", count=2**20, concentration=5.0, task="icdf"),
@@ -150,10 +150,10 @@ GRIDS = {
     ),
 }
 
-# Groups whose cases have the same size on a GPU.
+# Groups whose cases have the same size on a GPU as on a CPU.
 FIXED = ("small", "sizes", "arrays")
 
 
 def on_gpu(case):
-    """Return the case with enough work for a GPU."""
+    """Return the case with enough work for a GPU; cases of the groups in `FIXED` do not change."""
     return case if case.group in FIXED else case._replace(count=case.count * GPU_FACTOR)

@@ -1,7 +1,7 @@
 """Time tables and draws of `CircularDistribution`, and compare the draws with `sample_von_mises`.
 
-``python -m benchmarks.circular`` times densities with one mode and with several. The competitors take turns and draw
-the same number of angles. ``--json FILE`` saves all results.
+``python -m benchmarks.circular`` times densities with one mode and with several. The competitors in a case of draws
+take turns and draw the same number of angles. ``--json FILE`` saves all results.
 """
 
 import sys
@@ -17,7 +17,7 @@ COUNT = 2**22
 
 
 class Case(NamedTuple):
-    """`count` draws from the density with this name, or only its table if `count` is 0."""
+    """`count` draws from the distribution named `density`, or only the computation of its table if `count` is 0."""
 
     density: str
     count: int

@@ -1,8 +1,8 @@
 """Compare two results of `performance_benchmark`, and find the cases that became slower or faster.
 
-The comparison uses the ratios of our rate to those of peers in the same run, since a slower machine slows both. It uses
-our rate itself only if no ratio can be judged and the machine is the same. A noisy timing in either run gives no
-verdict.
+The comparison uses the ratios of our rate to the rates of peers in the same run, since a slower machine slows all of
+them. It uses our rate itself only if no ratio can be judged and the machine is the same. A noisy timing in either run
+gives no verdict.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from benchmarks.timing import noise_of
 
 __all__ = ["TOLERANCE", "Change", "Comparison", "compare", "share", "text"]
 
-# Largest tolerated loss, relative to the old ratio. Runs on one machine differ by 10 %, whereas a lost fusion or a
-# second pass over memory costs 30 % or more.
+# Largest tolerated loss, relative to the old ratio. Runs on one machine differ by 10%, whereas a lost fusion or a
+# second pass over memory costs 30% or more.
 TOLERANCE = 0.3
 
 SLOWER, FASTER = "SLOWER", "faster"
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
 
 
 def share(string):
-    """Parse a number between 0 and 1, both excluded."""
+    """Parse a number above 0 and below 1."""
     value = float(string)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and below 1, not {string}")
@@ -94,7 +94,7 @@ def change_of(case, peer, numbers, timings, tolerance, busy):
 
 
 def differing(old, new, names):
-    """Return a line for each field in `names` whose values differ."""
+    """Return a line for each field in `names` that differs between `old` and `new`."""
     pairs = ((name, old.get(name), new.get(name)) for name in names)
     return [f"{name}: {before} before, {after} now" for name, before, after in pairs if before != after]
 

@@ -1,4 +1,4 @@
-"""Describe the machine and the libraries of a result."""
+"""Describe the machine and the libraries with which a result is measured."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ LIBRARIES = (
     "cupy-cuda13x",
     "tensorstore",
 )
-# Variables that change what JAX compiles, where it runs or how many threads it uses.
+# Environment variables that change what JAX compiles, where it runs or how many threads it uses.
 VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|GLIBC_TUNABLES|\w+_(NUM_THREADS|VISIBLE_DEVICES)")
 
 
@@ -45,7 +45,7 @@ def cores():
 
 
 def commit():
-    """Return the checked-out commit, with a mark if files differ from it; None outside a repository."""
+    """Return the checked-out commit, with a suffix if tracked files differ from it, or None outside a repository."""
     command = ("git", "describe", "--always", "--dirty", "--abbrev=12")
     try:
         text = subprocess.check_output(command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True)

@@ -73,8 +73,8 @@ GOALS = (
 class Verdict(NamedTuple):
     """The outcome of one case for one goal; `ratio` is None if the package or the peer did not run.
 
-    `noisy` means that the rounds of either disagree, and `busy` that the machine was not quiet. `noise` is the relative
-    uncertainty of the ratio.
+    `noisy` means that the rounds of one of them disagree, and `busy` that the machine was not quiet. `noise` is the
+    relative uncertainty of the ratio.
     """
 
     case: str

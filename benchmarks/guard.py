@@ -1,7 +1,7 @@
 """Judge a few cases against reduced goals, and give one verdict on all of them.
 
-The goals are reduced so that any machine can meet them. A noisy case is measured again, and is not judged if it stays
-noisy.
+The goals are reduced so that any machine can meet them. A noisy case is measured up to three times. Goals that are
+still too noisy to judge make the verdict TOO NOISY unless another goal is missed.
 """
 
 from benchmarks import goals
@@ -63,7 +63,10 @@ def attempt(measure, platform, required, attempts=ATTEMPTS):
 
 
 def overall(verdicts):
-    """Return FAIL if a goal is missed, else TOO NOISY if a verdict is open, else PASS if there is any verdict."""
+    """Return FAIL if a goal is missed, else TOO NOISY if a verdict is open, else PASS.
+
+    Return NOTHING TO JUDGE if no goal was measured.
+    """
     states = {verdict.state for verdict in verdicts} - {goals.NOT_MEASURED}
     if goals.MISSED in states:
         return FAIL

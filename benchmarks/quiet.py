@@ -14,7 +14,7 @@ from benchmarks.environment import cores
 
 __all__ = ["BUSY", "Quiet", "check", "decide"]
 
-# Replaces a verdict on a busy machine.
+# On a busy machine, this text replaces a verdict.
 BUSY = "machine busy: nothing concluded"
 
 # Measured on two cores of a virtual machine: the spread was 0.02 to 0.13 while nothing else ran, and 0.26 to 1.4 while

@@ -1,9 +1,9 @@
 """Compute the von Mises distribution about 0 in float64, as the reference for errors.
 
-The relative error is below 1e-11 for concentrations from 0 to 1e9. SciPy is less accurate, since it switches to a
-normal approximation at concentration 50. The tail probability is computed by Gauss-Legendre quadrature of the density,
-from the angle to the point where the density has fallen by a factor of e^40, or to pi. Small tails therefore keep their
-digits.
+The relative error of a probability is below 1e-11 for concentrations from 0 to 1e9. SciPy is less accurate, since it
+switches to a normal approximation at concentration 50. The tail probability is computed by Gauss-Legendre quadrature of
+the density, from the angle to the point where the density has fallen by a factor of e^40, or to pi. Small tail
+probabilities therefore keep their relative accuracy.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def tail(x, k):
 
 
 def cdf(x, k):
-    """Return the probability below x in [-pi, pi]."""
+    """Return P(X < x) for x in [-pi, pi]."""
     upper = tail(np.abs(x), k)
     return np.where(x > 0, 1 - upper, upper)
 

@@ -1,4 +1,4 @@
-"""Profile a machine in half a minute: device, first call, rate, small calls, memory and copies to the host.
+"""Profile a machine in half a minute: show its device, first call, rate, small calls, memory and copies to the host.
 
 ``python -m benchmarks.simple_profile`` needs only the package and psutil, and writes no files. It compares the sampler
 with ``jax.random.normal`` in the same run. To diagnose a problem, run ``jax-von-mises doctor``. To compare with other
@@ -22,7 +22,7 @@ __all__ = ["advice", "main"]
 CONCENTRATION = 5.0
 SIZES = {"cpu": (2**10, 2**20, 2**24), "gpu": (2**10, 2**20, 2**28)}
 ROUNDS = 9
-# Free bytes needed per draw: twice the four float32 arrays of `jax.random.normal`, since other programs may need some.
+# Free bytes needed per draw: twice the four float32 arrays of `jax.random.normal`, to leave memory for other programs.
 ROOM = 32
 
 NORMAL = "normal"

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.sphere`` times draws of directions in several dimensions, with one concentration for all draws
 and with a separate one for each. It also times draws of the cosines alone, and derivatives with respect to the
-concentration. The competitors take turns: the package, SciPy, TensorFlow Probability, and `jax.random.normal` for as
-many components. ``--json FILE`` saves all results.
+concentration. The competitors take turns: the package, SciPy, TensorFlow Probability, and `jax.random.normal` with
+the same number of components. ``--json FILE`` saves all results.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Measure the time to the first angles of a new process, with and without a compilation cache or an exported sampler.
 
-``python -m benchmarks.startup`` runs several rounds. Each starts a new process for every way to the first angles, in
-random order. A process imports JAX, starts it, gets ready (enables the cache, loads the file), and draws twice. The
+``python -m benchmarks.startup`` runs several rounds. Each round starts a new process for every way to the first angles,
+in random order. A process imports JAX, starts it, gets ready (enables the cache, loads the file), and draws twice. The
 compared time is that of getting ready and of the first draw. It excludes imports and the creation of keys and
 parameters, for which JAX also compiles programs.
 """
@@ -76,12 +76,12 @@ TASKS = {
     "array": Case("a concentration for each of 1000", "array", 1000, LogUniform(1.0, 9.0)),
 }
 
-# Upper limits, in seconds, for getting ready and the first draw together.
+# Upper limits, in seconds, for the time to get ready plus the time of the first draw.
 GOALS = {"compile": 1.0, "cache": 0.2}
 
 
 def live(order):
-    """Draw the first angles in this process; return the seconds of each stage, or why they cannot be drawn."""
+    """Draw the first angles in this process; return the seconds of each stage, or the reason why none can be drawn."""
     way = next(way for way in WAYS if way.name == order["way"])
     case = TASKS[order["task"]]
     times = [time.perf_counter()]

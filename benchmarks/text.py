@@ -1,4 +1,4 @@
-"""Format the text tables of the benchmarks, and parse arguments of their command lines."""
+"""Format the text tables of the benchmarks, and parse their command-line arguments."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ __all__ = [
     "time_text",
 ]
 
-# Replaces a number whose rounds disagree.
+# This text replaces a number whose rounds disagree.
 NOISE = "noise"
 MARKED = "  ~: the rounds disagree or the machine is busy; draw no conclusions from this number"
 # Seconds between the dots of `progress`.

@@ -1,4 +1,4 @@
-"""Time calls.
+"""Time calls of competitors that take turns.
 
 - A call lasts until its result is ready, since JAX and the GPU libraries return before they have finished.
 - The first call, which traces and compiles, is timed separately.

@@ -1,8 +1,9 @@
-"""Time pairs of angles, and compare them with `sample_von_mises` and NumPyro's bivariate class.
+"""Time the bivariate distributions, and compare them with `sample_von_mises` and NumPyro's bivariate class.
 
 ``python -m benchmarks.torus`` times draws of pairs, from a common distribution and from a separate one for each pair,
-and the derivative of draws. It also times the log density and its gradient for many distributions. The competitors take
-turns. `sample_von_mises` with an array of concentrations draws one angle per pair, which is a lower bound on the work.
+and the derivative of draws with respect to the correlation. It also times the log density and its gradient for many
+distributions. The competitors take turns. `sample_von_mises` with an array of concentrations draws one angle per pair,
+which is a lower bound on the work.
 ``--json FILE`` saves all results.
 """
 

@@ -55,7 +55,7 @@ def parser(program, description):
 
 
 def main(program, description, cases, competitors, summary, arguments):
-    """Time all cases of a benchmark with this name and docstring, print a table, and return 0."""
+    """Time all cases of the benchmark `program`, print a table, and return 0; `description` is its docstring."""
     options = parser(program, description).parse_args(arguments)
     mode = "quick" if options.quick else "full"
     rounds = options.rounds or ROUNDS[mode]

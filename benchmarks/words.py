@@ -111,7 +111,7 @@ class Report(NamedTuple):
 
     @property
     def passed(self):
-        """Whether no test failed; even random words have a few unusual lines."""
+        """Whether no test failed; even truly random words give a few unusual lines."""
         return not self.failed
 
 
@@ -170,9 +170,9 @@ def parser():
     """Build the argument parser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.words", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--quick", action="store_true", help="test 2^{quick} bytes of each stream instead of 2^{full}".format(**TESTED)
+        "--quick", action="store_true", help="test 2^{quick} bytes in each order instead of 2^{full}".format(**TESTED)
     )
-    parser.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes of each stream")
+    parser.add_argument("--power", type=positive, metavar="N", help="test 2^N bytes in each order")
     parser.add_argument("--ciphers", nargs="+", choices=CIPHERS, default=CIPHERS[:1], metavar="CIPHER")
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS), metavar="ORDER")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")

@@ -61,7 +61,7 @@ def stores(size, rounds, scratch):
 
 
 def records(blocks, scratch, kind):
-    """Return the seconds to record `blocks` blocks one by one, and those to read the record as a resumed run does."""
+    """Return the seconds to record `blocks` blocks one by one, and to read the record as a resumed run does."""
     out = scratch.fresh(f"a.{kind}")
     stream = Stream.of("benchmark", jax.random.key(0), LOC, CONCENTRATION, DTYPE, "auto")
     target = open_target("benchmark", str(out), (blocks,), np.dtype(DTYPE), 1)

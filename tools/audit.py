@@ -3,8 +3,8 @@
 ``pip freeze --exclude-editable | python -m tools.audit`` reads pinned requirements and looks them up with pip-audit. If
 a package cannot be looked up, pip-audit alone prints "No known vulnerabilities found" and exits with code 0.
 
-Exit codes: 0 if every package was looked up and none has a known vulnerability, 1 if any has one, 2 if none is known
-but some packages could not be looked up.
+Exit codes: 0 if every package was looked up and none has a known vulnerability, 1 if any package has one, and 2 if no
+vulnerability was found but some or all packages could not be looked up.
 """
 
 import json

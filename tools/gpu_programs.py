@@ -9,8 +9,8 @@ jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``. Then, from the reposito
 
 The script counts the kernels of a draw and, per angle, the bytes moved, the bytes of temporary memory and the PTX
 instructions. These are not times, but a draw with more of them is slower. JAX 0.11.2 and 0.12.0.1 give the same
-numbers. With ``--check``, the script also leaves out each workaround in `WITHOUT`, and reports those that can be
-removed because nothing gets worse without them.
+numbers. The script also compiles a case without each workaround in `WITHOUT`. With ``--check``, it reports workarounds
+that can be removed because nothing gets worse without them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from unittest import mock
 HERE = pathlib.Path(__file__).resolve().parent
 TABLE, TARGET = HERE / "gpu_programs.json", HERE / "h100.textpb"
 COUNT = 2**24
-# In a kernel for this many angles, XLA gives each thread four angles, so that it can store 16 bytes at once.
+# In a kernel for `COUNT` angles, XLA gives each thread four angles, so that it can store 16 bytes at once.
 ANGLES = 4
 
 
@@ -174,7 +174,7 @@ def worse(found, table):
 
 
 def main():
-    """Write the table, or check against it; return the exit code."""
+    """Write the table, or compare the counts with it; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; compare with the file")
     given = parser.parse_args()

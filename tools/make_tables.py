@@ -28,7 +28,7 @@ def minimax(function, low, high, degree, fixed=None):
     """Return the polynomial of `degree` nearest to `function` on [low, high] in maximum relative error, and that error.
 
     The method is Lawson's reweighted least squares on Chebyshev points. `fixed` sets the constant coefficient, for
-    approximations that must be exact at 0. The polynomial is returned as coefficients of powers, the constant first.
+    approximations that must be exact at 0. The polynomial is returned as its coefficients, with the constant first.
     """
     nodes = np.cos(np.pi * (np.arange(2000) + 0.5) / 2000)
     x = (low + high) / 2 + (high - low) / 2 * nodes
@@ -56,7 +56,7 @@ def minimax(function, low, high, degree, fixed=None):
 
 
 def logit(tail, concentration, switch):
-    """Return the binary logarithm of the saturating odds of `quantile.guess`."""
+    """Return the saturating logit, with base 2, that `quantile.guess` defines."""
     floor = np.exp(-2 * np.minimum(concentration, switch))
     return np.log2((1 + floor) / (2 * tail + floor))
 
@@ -133,7 +133,7 @@ def cutoff_samples(depth):
     inside = (np.pi - x > 1e-3) & (x > 1e-2 / np.sqrt(1 + k))
     parts = []
     for central in (True, False):
-        # Centre and tail overlap by ten per cent, since rounding may put a point on either side of the boundary.
+        # Centre and tail each extend 10% beyond the boundary, since rounding may put a point on either side of it.
         rows = inside & (boundary < 1.1 if central else boundary > 0.9)
         xs, ks = x[rows], k[rows]
         mass = -reference.central(xs, ks) if central else reference.sf(xs, ks)
@@ -344,7 +344,7 @@ RULE_DEPTH = 18.0  # e^-18 is a quarter of 2^-24, half an ulp of 1; a larger dep
 
 
 def minimax_absolute(function, low, high, degree):
-    """Return `minimax` with respect to the absolute error, for functions that pass through 0."""
+    """Return `minimax` with respect to roughly the absolute error, for functions that pass through 0."""
     value, error = minimax(lambda x: function(x) + 4.0, low, high, degree)
     return value - np.r_[4.0, np.zeros(degree)], 4 * error
 

@@ -6,8 +6,8 @@ From the repository root, with the extras ``test`` and ``mutants`` installed::
     python -m tools.mutants --seed 1 --count 30 --json after.json --before before.json
 
 cosmic-ray replaces an operator, a comparison, a number, a condition, a loop or an exception handler. The seed selects
-equally many places in each folder, and one change for each place. Each change is made in a copy of the tree, where the
-tests of its folder run in the order of their files until one fails.
+about equally many places in each folder, and one change for each place. Each change is made in a copy of the tree,
+where the tests of its folder run in the order of their files until one fails.
 
 The main limit is on the CPU time of the test process, since elapsed time depends on the load of the machine. A second
 limit, on elapsed time, ends tests that wait forever. A mutant that reaches a limit counts as not found. Some mutants

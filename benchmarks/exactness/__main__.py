@@ -141,8 +141,10 @@ def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, 
 
     Returns
     -------
-    dict of plan.Distribution to Examined, int
-        The results, and the number of angles drawn.
+    found : dict of plan.Distribution to Examined
+        The results.
+    drawn : int
+        The number of angles, including those counted in `state` before.
     """
     import jax
 
@@ -179,7 +181,11 @@ def sentence(result):
 
 
 def main(arguments=None):
-    """Return 0 if no test reports an error, 1 if one does, 2 if the state cannot be continued, 130 if interrupted."""
+    """Run the tests and return the exit code.
+
+    The code is 0 if no test reports an error, 1 if one does, 2 if the state file cannot be used, and 130 after an
+    interruption. With ``--damage``, it is 0 if every damaged sampler is reported and 1 if not.
+    """
     import jax
 
     options = parser().parse_args(arguments)
@@ -227,7 +233,7 @@ def main(arguments=None):
 
 
 def damaged(options):
-    """Test damaged samplers; return 0 if each was reported."""
+    """Test damaged samplers; return 0 if each that could be tested was reported, and 1 otherwise."""
     import jax
 
     missed = []

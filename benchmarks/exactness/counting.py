@@ -17,7 +17,8 @@ ORDERS = (1, 2, 3, 4)
 LAGS = (1, 2, 3, 4, 8, 32, 64, 1024, 2**14)
 # Rounding shifts the guess of a bin by at most this many bins.
 STEPS = 2
-# Number of copies of the counts. Most angles pass few thresholds, so GPU threads would wait for the same few counts.
+# Number of copies of the counts. Most angles pass few thresholds, so without copies GPU threads would wait for the same
+# few counts.
 COPIES = 2**10
 
 
@@ -27,7 +28,7 @@ def at_once():
 
 
 def place_of(x, places, guess):
-    """Return the number of ascending `places` that are at most `x`, given a guess; ``len(places) + 1`` for NaN."""
+    """Return how many of the ascending `places` are at most `x`, given a guess; ``len(places) + 1`` for NaN."""
     ends = jnp.concatenate([jnp.full(1, -jnp.inf, x.dtype), places, jnp.full(1, jnp.inf, x.dtype)])
     place = jnp.clip(guess.astype(jnp.int32), 0, len(places))
     for _ in range(STEPS):
@@ -37,7 +38,7 @@ def place_of(x, places, guess):
 
 
 def bin_of(x, edges, k, even):
-    """Return the index of the bin of each angle; for NaN, the number of bins."""
+    """Return the index of the bin of each angle, or the number of bins for NaN."""
     if even:
         guess = jnp.floor(jvm.cdf(x, jnp.zeros((), x.dtype), k) * (len(edges) + 1))
     else:

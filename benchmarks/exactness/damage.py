@@ -60,7 +60,7 @@ def swapped(key, k, start, count):
 
 
 def biased_sign(key, k, start, count):
-    """Set the sign bit once in a thousand words."""
+    """Set the sign bit of one word in a thousand."""
     word = words(key, start, count)
     rarely = (word >> 1) % np.uint32(1000) == 0
     return transform.angles((jnp.where(rarely, word | np.uint32(1), word),), jnp.float32(0), k, "table")

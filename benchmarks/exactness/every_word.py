@@ -2,8 +2,8 @@
 
 A word has 31 bits for the tail probability t of its angle, and one for the sign. The check can therefore cover every t.
 It calls the function that the sampler calls, and compares the angles with a float64 quantile that is independent of the
-package. That quantile is computed at 2^17 values of t, 4096 in each octave, with an error below 1e-9 of t. Cubics with
-the exact slopes interpolate it with a far smaller additional error.
+package. That quantile is computed at 2^17 values of t, 4096 in each octave, with a relative error in t below 1e-9.
+Cubics with the exact slopes interpolate it with a far smaller additional error.
 """
 
 from typing import NamedTuple
@@ -33,13 +33,16 @@ class Worst(NamedTuple):
     """The largest errors in each octave of t, from 2^-33 to 1/2; zero where no t was checked."""
 
     share: np.ndarray
-    """Error divided by the guaranteed one: 2e-6 of the tail probability, or 4 ulp of the angle."""
+    """Error divided by the guaranteed error, the larger of 2e-6 of the tail probability and 4 ulp of the angle."""
     tail: np.ndarray
     """Relative error of the tail probability."""
 
 
 def cubics(k):
-    """Return for each cell the coefficients of a cubic in the place (0 to 1), and the density: shape (5, cells)."""
+    """Return an array of shape (5, cells): the coefficients of a cubic for each cell, and the density at its start.
+
+    The variable of the cubic is the place in the cell, from 0 to 1.
+    """
     octave = 2.0 ** np.arange(OCTAVES)
     u = np.append((octave[:, None] * (1 + np.arange(2**CELL_BITS) / 2**CELL_BITS)).ravel(), 2.0**OCTAVES)
     t = u / 2**33
@@ -60,7 +63,9 @@ def cubics(k):
 
 
 def errors(x, first, table):
-    """Return the errors of angles `x` from t number `first` on, relative to the guaranteed error and relative to t.
+    """Return the errors of the angles `x`, whose values of t are numbered from `first` on.
+
+    The errors are relative to the guaranteed error, and relative to t.
 
     Near angle 0, the reference's error of 1e-11 in t is many ulp of the angle, but there the guarantee for t applies.
     """

@@ -86,7 +86,7 @@ def lattice(tail):
 
 
 def tails(k):
-    """Return the `Tails` of float32 draws beyond probabilities of 1/4, 1/8, ... 2^-32 on each side."""
+    """Return the `Tails` of float32 draws for tail probabilities of 1/4, 1/8, ..., 2^-32 on each side."""
     levels = 2.0 ** -np.arange(2.0, OCTAVES + 1)
     # Angles lie in [-pi, pi). The smallest tails may share the last float before pi.
     last = np.nextafter(np.float32(np.pi), np.float32(0))
@@ -106,7 +106,8 @@ def moments(k, orders, dtype, points=2**18):
     dict
         Two arrays of shape (3, len(orders)), ``versine`` and ``sine``, with the rows mean, variance and slack.
     """
-    # The density is smooth, and periodic or negligible at the ends, so evenly spaced sums equal integrals to rounding.
+    # The density is smooth, and periodic or negligible at the ends, so sums over an
+    # even grid equal the integrals up to rounding errors.
     width = min(np.pi, REACH / np.sqrt(max(k, 1e-9)))
     x = np.linspace(-width, width, points, endpoint=False)
     weight = np.exp(reference.log_prob(x, k)) * 2 * width / points

@@ -1,4 +1,4 @@
-"""Define the distributions to test, and the number of angles of each."""
+"""Define the distributions to test, and the number of angles for each."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Check that angle i is the quantile of word i of the key, with an independent cipher and quantile."""
+"""Check that angle i is computed from word i of the key, with an independent cipher and distribution function."""
 
 import numpy as np
 
@@ -8,7 +8,8 @@ from benchmarks.exactness.verdicts import Verdict
 
 __all__ = ["check", "threefry", "word"]
 
-# The beginning, the ends of blocks, and places where the low 32 bits of the counter overflow.
+# The beginning, the ends of blocks, a distant place, and places where the low 32 bits of an angle's index (2^32) or of
+# the counter (2^33) overflow.
 PLACES = (0, 2**14 - 50, 2**22 - 50, 2**32 - 50, 2**33 - 50, 2**40 + 12345)
 LENGTH = 100
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -29,13 +30,13 @@ def threefry(key, counter):
 
 
 def word(key, i):
-    """Return word `i` of the stream of `key`, a pair of integers."""
+    """Return word `i` of the stream of `key`, which is a pair of integers."""
     block = i // 2
     return threefry(key, (block >> 32, block & (2**32 - 1)))[i % 2]
 
 
 def check(draw, key_data, k):
-    """Compare angles about 0, drawn by ``draw(start, count)``, with the quantiles of their words."""
+    """Compare the tail probabilities of angles about 0, drawn by ``draw(start, count)``, with those of their words."""
     worst, where = 0.0, 0
     for start in PLACES:
         x = np.asarray(draw(start, LENGTH), np.float64)

@@ -1,7 +1,8 @@
 """Turn counts and sums into p-values under the guaranteed accuracy.
 
-Each p-value is an upper bound, since the guaranteed error (`slack` in `expected`) is subtracted first. A sampler with
-at most this error therefore fails no more often than the rate of false alarms, however many angles are drawn.
+The tests of bins, tails and moments subtract the guaranteed error (`slack` in `expected`) first, so their p-values are
+upper bounds. A sampler with at most this error therefore fails no more often than the rate of false alarms, however
+many angles are drawn.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,7 @@ __all__ = ["FALSE_ALARM", "Verdict", "alarms", "of_counts"]
 
 # The probability that a run of all tests reports a sampler within its guaranteed error.
 FALSE_ALARM = 1e-6
-# Neighbouring bins are joined until each expects this many angles, so that chi-square is accurate to a few per cent.
+# Neighbouring bins are joined until each expects this many angles, so that the chi-square approximation is accurate.
 FEWEST = 200
 
 
@@ -90,7 +91,7 @@ def moment_tests(sums, moments):
 
 
 def correlation_tests(sums, moments):
-    """Test mean products at several lags, and of two streams at the same place, which are 0 for independent angles."""
+    """Test that correlations at several lags, and correlations between two streams at the same place, are 0."""
     even, odd = (moments[name][1, 0] for name in ("versine", "sine"))
     names = ("versine versine", "sine sine", "versine sine")
     for test, products, places in (

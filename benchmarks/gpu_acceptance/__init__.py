@@ -8,5 +8,6 @@ other libraries and the memory bandwidth. The longest checks come last: out-of-b
 continues an interrupted run.
 
 The program needs no network and only the package's dependencies; it uses other libraries and matplotlib if they are
-installed. Its running time on a GPU has not been measured. ``--quick`` draws a hundredth of the angles.
+installed. Its running time on a GPU has not been measured. ``--quick`` draws a hundredth of the angles for
+`benchmarks.exactness`, and uses fewer sizes and rounds.
 """

@@ -28,7 +28,7 @@ def parser():
         description="Check the accuracy and the speed of the sampler on a GPU.",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="draw a hundredth of the angles, with fewer sizes and rounds"
+        "--quick", action="store_true", help="test each distribution with a hundredth of the angles; use fewer rounds"
     )
     parser.add_argument(
         "--every-size", action="store_true", help="check all sizes from 1 to 4099; each compiles a program"
@@ -125,7 +125,7 @@ def make(part, plan, result, state):
 
 
 def main(arguments=None):
-    """Return 0 if all checks pass and no goal is missed, 1 if not, 2 if the program cannot run here."""
+    """Run the program; return 0 if all checks pass and no goal is missed, 1 if not, and 2 if it cannot run here."""
     options = parser().parse_args(arguments)
     start = time.perf_counter()
     machine = environment.describe()

@@ -1,4 +1,4 @@
-"""Time both paths, JAX's samplers, other libraries and memory traffic; all take turns in one process."""
+"""Time the kernels, the plain path, JAX's samplers, other libraries and memory traffic, in turns in one process."""
 
 import itertools
 from typing import NamedTuple

@@ -12,7 +12,7 @@ __all__ = ["BENCH", "NO_DERIVATIVE", "OURS", "SEED", "Peer", "Ready", "Unavailab
 
 OURS = "ours"
 BENCH = 'pip install -e ".[bench]" in the clone'
-NO_DERIVATIVE = "samples have no derivative in the concentration"
+NO_DERIVATIVE = "samples are not differentiable with respect to the concentration"
 
 # Calls cycle through this many arrays.
 ARRAYS = 4
@@ -41,8 +41,9 @@ class Peer:
     For each task, a peer has a method that returns the `Ready` function for a case, or gives the reason in `lacks`. The
     method imports the library, and raises `Unavailable` if it is missing. All distributions are centred at 0.
 
-    On the CPU a peer gets at most ``most[task]`` elements in a quick run or when JAX runs on a GPU, and at most
-    ``most_ever[task]`` in any run. More would take too long, or so much memory that the system kills the process.
+    On the CPU a peer gets at most ``most[task]`` elements in a quick run, in the guard or when JAX runs on a GPU, and
+    at most ``most_ever[task]`` in any run. More would take too long, or so much memory that the system kills the
+    process.
     """
 
     name: str

@@ -257,7 +257,7 @@ class NumPyro(WithClass):
 
 
 class TFP(WithClass):
-    """TensorFlow Probability on JAX, which draws as NumPyro does but with an implicit derivative."""
+    """TensorFlow Probability on JAX, which draws as NumPyro does and differentiates draws implicitly."""
 
     name, label = "tfp", "TensorFlow Probability"
     lacks: ClassVar = {

@@ -49,7 +49,7 @@ def compiled(data):
     elif again:
         yield Finding(False, f"JAX compiles again for: {', '.join(again)}. Look for a changing dtype or Python number.")
     else:
-        yield Finding(True, "JAX compiles nothing again for another key or another concentration.")
+        yield Finding(True, "JAX does not compile again for another key or another concentration.")
 
 
 def memory(data):

@@ -22,7 +22,7 @@ TRACED_CALLS = 5
 
 
 def compiling(plan, tick):
-    """Time the stages of first calls, each without compiled programs, and list what later calls compile."""
+    """Time the stages of first calls, discarding all compiled programs before each; list what later calls compile."""
     stages = defaultdict(list)
     for _ in range(plan.firsts):
         tick()

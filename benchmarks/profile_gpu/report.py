@@ -26,7 +26,7 @@ TIMED = ("time", "rate", "share")
 
 
 def cells(row, columns, quiet):
-    """Return the cells of a row as pairs of a text and whether it is grey."""
+    """Return the cells of a row as pairs: the text, and whether it is grey."""
     if "failed" in row:
         return [(row["line"], False), (row["failed"], True), *[("", False)] * (len(columns) - 2)]
     found = []

@@ -87,7 +87,7 @@ def compare(runs, count, rounds, clock=time.perf_counter):
             "against": run.against,
         }
         if run.against is not None:
-            # Divide round by round, since a machine that is slow for minutes slows both.
+            # Divide round by round, since a machine that is slow for minutes slows both runs.
             ratios = np.divide(seconds[run.against], seconds[name])
             results[name] |= {
                 "ratio": float(np.median(ratios)),
@@ -259,7 +259,7 @@ def filesystem(directory):
 
 
 def measure(plan, requested, directory):
-    """Run and print the sections in `requested`; return them for the result file."""
+    """Run the sections in `requested` and print their results; return the results for the result file."""
     sections = {}
     # The context removes the files even after an error.
     with tempfile.TemporaryDirectory(prefix="jax_von_mises-", dir=directory) as name:

@@ -196,7 +196,7 @@ def save(given, total):
 
 
 def plain_write(path, size, data):
-    """Write `size` bytes of `data`, repeated, to the disk."""
+    """Write `size` bytes to a file on the disk, by repeating `data`."""
     with open(path, "wb", buffering=0) as file:
         left = size
         while left:

@@ -1,6 +1,6 @@
 """Execute all shipped kernels and report faults; exit with 1 if there are any or if a deliberate fault is missed.
 
-``--quick`` uses fewer sizes and rows; ``--only NAME`` runs one kernel and no deliberate faults.
+``--quick`` uses fewer sizes and rows; ``--only NAME`` runs one kernel, without the deliberate faults.
 """
 
 import argparse

@@ -16,7 +16,8 @@ from tools.ptx.translate import translate
 __all__ = ["FAULTS", "Fault", "Machine", "compiler"]
 
 SOURCE = Path(__file__).with_name("machine.c")
-# As in the text, products and sums are not contracted. The native `fmaf` makes launches several times as fast.
+# As in the PTX, products and sums are not contracted to fused multiply-adds. The native `fmaf` makes launches several
+# times as fast.
 OPTIONS = ("-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
 # In the order of `fault` in machine.c.
 FAULTS = (
@@ -115,7 +116,7 @@ class Machine:
         *operands : arrays, or tuples of Parts
             Values that the kernel's parameters point to, in order; the last parameter points to the result.
         blocks, blocks_over : pairs of int, optional
-            Ranges of the blocks to run along x and along y, without their ends; by default all.
+            Ranges of the blocks to run along x and along y, with the ends excluded; by default all blocks.
         error : pair of float
             Least and largest error of each approximation, as fractions of the error that the hardware is allowed.
 

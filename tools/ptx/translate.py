@@ -14,7 +14,8 @@ COMPARISONS = {"eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "g
 # Also true if an operand is NaN.
 COMPARISONS |= {"ltu": "!(a >= b)", "leu": "!(a > b)", "gtu": "!(a <= b)", "geu": "!(a < b)"}
 
-# For each instruction, the types of its operands a, b, c, d and its value in C. Unlike in C, shifts may be too large.
+# For each instruction, the types of its operands a, b, c, d and its value in C. Unlike in C, a shift
+# may exceed the width of its operand.
 VALUES = {
     "add.s32 sub.s32 mul.lo.s32": ("u32 u32", "a {} b"),
     "add.s64 sub.s64 mul.lo.s64": ("u64 u64", "a {} b"),
