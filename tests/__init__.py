@@ -1,1 +1,1 @@
-"""Tests of the package; the reference modules compute exact values independently of it."""
+"""Test the package; the reference modules compute exact values independently of it."""

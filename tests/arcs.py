@@ -1,7 +1,7 @@
-"""Tail probabilities of the von Mises distribution restricted to an arc, in float64 NumPy, however small they are.
+"""Compute tail probabilities, however small, of the von Mises distribution restricted to an arc, in float64 NumPy.
 
-The module is independent of the package. It applies composite Gauss-Legendre quadrature to the monotone parts of the
-arc.
+The module is independent of the package. It applies composite Gauss-Legendre quadrature to the parts of the arc on
+which the density is monotone.
 """
 
 import itertools
@@ -23,7 +23,7 @@ def rise(start, u, k):
 
 
 def mass(a, b, k, at):
-    """Return the integral of e^(q(at) - q) from a to b >= a, for unwrapped angles measured from the mode."""
+    """Return the integral of e^(q(at) - q(x)) over x from a to b >= a, for unwrapped angles measured from the mode."""
     cuts = np.arange(-2, 5) * np.pi
     points = [a, *cuts[(cuts > a) & (cuts < b)], b]
     total = 0.0

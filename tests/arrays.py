@@ -1,4 +1,4 @@
-"""Comparison of arrays."""
+"""Compare arrays."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The sine and cosine models of two angles in float64 NumPy and mpmath, by formulas independent of the package."""
+"""Evaluate the sine and cosine models of two angles in float64 NumPy and mpmath, independently of the package."""
 
 import math
 
@@ -37,9 +37,9 @@ def rho(name, a, k2, r):
 
 
 def mode(name, k1, k2, r):
-    """Return the angle a in [0, pi] that maximises k1 cos a + rho(a), a concave function of cos a.
+    """Return the angle a in [0, pi] that maximises k1 cos a + rho(a), which is concave as a function of cos a.
 
-    In the cosine model k1 and r may both be negative, for an angle measured from pi.
+    In the cosine model, k1 and r may both be negative, since measuring the first angle from pi changes both signs.
     """
     if name == "sine":
         if r * r <= k1 * k2:
@@ -56,9 +56,9 @@ def mode(name, k1, k2, r):
 
 
 class Marginal:
-    """The marginal density of the first angle on [0, pi], on panels graded towards `mode` and both ends.
+    """Marginal density of the first angle on [0, pi], on panels that shrink towards `mode` and both ends.
 
-    The density without its normaliser is e^g with g(a) = k1 cos a + log I0(rho(a)) - k1 cos m - rho(m) for the mode m.
+    The density without its normaliser is e^g with g(a) = k1 cos a + log I0(rho(a)) - k1 cos m - rho(m) for m = `mode`.
     """
 
     def __init__(self, name, k1, k2, r, points=()):
@@ -93,7 +93,10 @@ class Marginal:
         return [(self.mass * x).sum() / self.total for x in (np.cos(self.a), over * first, over * second)]
 
     def tails(self, a):
-        """Return the probabilities above and below the angles `a`, which must be among `points`, and the density."""
+        """Return the probabilities above and below the angles `a`, and the density at `a`, normalised on [0, pi].
+
+        The angles must be among `points`.
+        """
         sums = self.mass.sum(1)
         below = np.concatenate([[0], np.cumsum(sums)])
         above = np.concatenate([np.cumsum(sums[::-1])[::-1], [0]])
@@ -102,7 +105,7 @@ class Marginal:
 
 
 def parameters(name, count, seed=1):
-    """Return rows (k1, k2, r) with k1 and k2 up to 1e7, many of them near the boundary between one mode and two."""
+    """Return rows (k1, k2, r) with k1 and k2 up to 1e7, many of them near the boundary between one and two modes."""
     rng = np.random.default_rng(seed)
     fixed = [
         (0, 0, 0),

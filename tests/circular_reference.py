@@ -1,4 +1,4 @@
-"""Log densities on the circle as formulas for NumPy and `jax.numpy`, and integrals of the densities in float64.
+"""Define log densities on the circle for NumPy and `jax.numpy`, and integrate the densities in float64.
 
 The angle is a scalar in `jax.numpy`, and an array with a last axis of length 1 in NumPy. `Reference` integrates by
 Gauss-Legendre rules on intervals that shrink to 1e-9 radians towards the steep places of a density. `exact_tail` uses
@@ -70,7 +70,7 @@ class Example(NamedTuple):
 
 
 def of_mixture(*parts, bound=1.5e-6):
-    """Return a mixture of parts (weight, concentration, centre), padded to three by parts of negligible weight."""
+    """Return a mixture of parts (weight, concentration, centre), padded to three with parts of negligible weight."""
     parts = (*parts, *[(1e-30, 0.0, 0.0)] * (3 - len(parts)))
     weight, kappa, centre = np.array(parts, np.float64).T
     kappa, centre = np.float32(kappa).astype(float), np.float32(centre).astype(float)
@@ -135,7 +135,7 @@ class Reference:
             return self.example.log_density(np.asarray(x)[..., None], *self.example.parameters, m=np)[..., 0] - self.top
 
     def integral(self, low, high):
-        """Return the unnormalised masses of intervals without a steep place inside."""
+        """Return the unnormalised masses of intervals that contain no steep place."""
         half = 0.5 * (high - low)
         x = (0.5 * (high + low))[:, None] + half[:, None] * NODES
         return half * (np.exp(self.log_densities(x)) @ WEIGHTS)

@@ -1,4 +1,4 @@
-"""Settings for all tests: eight CPU devices or one, no implicit promotion, and a separate random key per test."""
+"""Configure all tests: several CPU devices or one, no implicit promotion, and a separate random key per test."""
 
 import collections
 import os
@@ -12,7 +12,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-# Meshes need several devices. Most users have one CPU device, for which programs use other shapes, so `make test`
+# Meshes need several devices. Most users have one CPU device, on which programs use other array shapes, so `make test`
 # repeats some tests with CPU_DEVICES=1.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
 # The package converts dtypes and aligns ranks itself, so it must work for users who turn JAX's promotion off.
@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("quick")
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items):
-    """Mark the cases after the first n as slow, for each test with the marker ``few(n)``."""
+    """For each test with the marker ``few(n)``, mark all cases after the first n as slow."""
     seen = collections.Counter()
     for item in items:
         few = item.get_closest_marker("few")
@@ -60,6 +60,6 @@ def no_cache_afterwards():
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Free the compiled programs after each test file; together they take gigabytes."""
+    """Free the compiled programs after each test file; those of all files together take gigabytes."""
     yield
     jax.clear_caches()

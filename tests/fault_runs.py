@@ -1,7 +1,8 @@
 """Run `write_samples` with each file operation failing or interrupted in turn.
 
 This program runs with the library of `faults.c` preloaded. It reads rows of a table from its input as lines of JSON.
-For each row it repeats a run with one failing operation at a time, and prints the problems that it finds.
+For each row it repeats a run, or an export of a sampler, with one failing operation at a time, and prints the problems
+that it finds.
 """
 
 import contextlib
@@ -41,10 +42,10 @@ FAULTS = {
     "EFBIG": (TAKES_SPACE, errno.EFBIG, False, 0),
     # Python retries system calls that fail with EINTR.
     "EINTR": (ANY, errno.EINTR, False, 0),
-    # Both signals raise an exception in this program, as they do in the command-line program.
+    # SIGINT and SIGTERM raise an exception in this program, as they do in the command-line program.
     "SIGINT": (ANY, 0, False, signal.SIGINT),
     "SIGTERM": (ANY, 0, False, signal.SIGTERM),
-    # This signal ends a separate process that performs only the run.
+    # SIGKILL ends a separate process that performs only the run.
     "SIGKILL": (ANY, 0, False, signal.SIGKILL),
     # All later operations fail, too, so the files remain as a killed process would leave them.
     "killed": (ANY, errno.EIO, True, 0),
@@ -76,7 +77,7 @@ def begun(out, blocks, stream=STREAM, **options):
 
 
 def shard(out, block):
-    """Return (file, offset) for each file that holds a block; a failed run may leave an ``.npy`` under either name."""
+    """Return (file, offset) for each file that holds a block; a failed run may leave a final and a partial ``.npy``."""
     if out.suffix == ".zarr":
         return [(out / "c" / str(block), 0)]
     names = (out, out.with_name(f"{out.name}.partial"))
@@ -139,8 +140,8 @@ def finished_and_unfinished_other(out):
 
 
 REPAIR = dict(resume=True, repair=True)
-# For each scenario: the function that prepares the files, the options of the run, the blocks valid before it, and
-# whether it replaces a finished array.
+# For each scenario: the function that prepares the files, the options of the run, the blocks that are valid before the
+# run, and whether the run replaces a finished array.
 SCENARIOS = {
     "fresh": (nothing, {}, (), False),
     "resume": (unfinished, dict(resume=True), (0, 1), False),
@@ -153,7 +154,7 @@ SCENARIOS = {
     "force over both": (finished_and_unfinished_other, dict(force=True), (), True),
     "force without space for two": (finished_other, dict(force=True), (), False),
 }
-# Free bytes in the scenario without space for two stores: too few for a new one until the old one is removed.
+# Free bytes in the scenario without space for two arrays: too few for a new array until the old one is removed.
 SPACE = 10_000
 
 
@@ -206,7 +207,7 @@ def lost(out, before, now, valid, crc):
 
 
 def go_through(kind, scenario, fault, first, step, library):
-    """Repeat a run and let one operation fail each time: number `first`, and every `step`-th after it.
+    """Repeat a run, each time with one failing operation: number `first`, then every `step`-th after it.
 
     Return the number of runs, how many of them raised an error, and descriptions of the problems found.
     """
@@ -293,7 +294,7 @@ def go_through(kind, scenario, fault, first, step, library):
 
 
 def go_through_export(scenario, fault, first, step, library):
-    """Repeat `export_sampler` as `go_through` repeats a run; each time a complete file or none must remain."""
+    """Repeat `export_sampler` as `go_through` repeats a run; each time, one complete file or none must remain."""
     which, code, lasting, number = FAULTS[fault]
     force = scenario == "force"
     with tempfile.TemporaryDirectory() as name:
@@ -334,7 +335,7 @@ def is_killed(out, options, at):
 
 
 def run_killed(out, options, at, angles):
-    """Perform a run that is killed at operation `at`; the body of a process."""
+    """Perform a run that is killed at operation `at`. This is the body of a process."""
     give(angles)
     ctypes.CDLL(None).faults_arm(os.fsencode(out), ANY, at, 0, False, signal.SIGKILL)
     write(out, STREAM, **options)

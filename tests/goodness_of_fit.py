@@ -1,4 +1,4 @@
-"""Goodness-of-fit tests with a single stated false-alarm rate for the whole suite.
+"""Test the goodness of fit of samples, with one false-alarm rate for the whole suite.
 
 The float64 reference maps angles to probabilities, which are tested for uniformity: in the bulk (Kolmogorov-Smirnov,
 Anderson-Darling, chi-square on equal bins), and in the tails and near the mode (chi-square on successively halved
@@ -15,8 +15,8 @@ from scipy import special, stats
 
 from tests import reference
 
-# The probability that a correct sampler fails any of the suite's tests, at most TESTS in number. Seeds are fixed, so
-# only a change of the random words can cause a false alarm; a repetition cannot.
+# The probability that a correct sampler fails at least one of the suite's tests, of which there are at most TESTS.
+# Seeds are fixed, so only a change of the random words can cause a false alarm; a repetition cannot.
 FALSE_ALARM = 1e-4
 TESTS = 1000
 P_VALUE = FALSE_ALARM / TESTS
@@ -24,15 +24,15 @@ EQUAL_BINS = 2**10
 LARGEST_OCTAVE = 20
 FEWEST = 10  # smallest expected count of a bin; smaller bins are merged
 MOMENTS = 4
-GRID = 2**14  # the interpolation error of `ExactTail` is then 1e-10
+GRID = 2**14  # the relative interpolation error of `ExactTail` is then 1e-10
 SMALLEST_TAIL = 2.0**-40
 
 
 class ExactTail:
-    """P(X > |x|) from a table of exact values, with a relative error of 1e-10; fast enough for millions of angles.
+    """Tail probability P(X > |x|), interpolated in a table of exact values; fast enough for millions of angles.
 
-    Cubic Hermite polynomials in x with exact slopes interpolate the tail probability t between exact quantiles. The
-    logits of 2 t are evenly spaced, so the quantiles are dense towards pi and towards 0.
+    The relative error is 1e-10. Cubic Hermite polynomials in x with exact slopes interpolate the tail probability t
+    between exact quantiles. The logits of 2 t are evenly spaced, so the quantiles are dense towards pi and towards 0.
     """
 
     def __init__(self, k):
@@ -57,7 +57,7 @@ class ExactTail:
 
 
 def probabilities(x, exact):
-    """Return P(X < x) in float64 for angles about 0, and the tail beyond |x| with full relative accuracy."""
+    """Return P(X < x) in float64 and the tail beyond |x| with full relative accuracy, for angles from the mode."""
     x = np.asarray(x, np.float64)
     tail = exact(x)
     return np.where(x < 0, tail, 1 - tail), tail
@@ -81,14 +81,15 @@ def anderson_darling(u):
 def anderson_darling_tail(a):
     """Return P(A^2 > a) for large `a` and infinitely many samples.
 
-    A^2 is the sum of w_j z_j^2 with normal z_j and w_j = 1 / (j (j + 1)) [1]. Far out the first term dominates, with
-    w_1 = 1/2 and P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the other terms lowers the level that the first term
-    must exceed to a - Y. Since erfc(sqrt(a - Y)) is about erfc(sqrt(a)) e^Y (1 + Y / (2 a)), they contribute the factor
+    A^2 is the sum of w_j z_j^2 with independent standard normal z_j and w_j = 1 / (j (j + 1)) [1]. For large a, the
+    first term dominates, with w_1 = 1/2 and P(z_1^2 / 2 > a) = erfc(sqrt(a)). The sum Y of the other terms lowers the
+    level that the first term must exceed to a - Y. Since erfc(sqrt(a - Y)) is about erfc(sqrt(a)) e^Y (1 + Y / (2 a)),
+    they contribute the factor
 
         E[e^Y] (1 + E[Y e^Y] / (2 a E[e^Y])),   E[e^Y] = product over j > 1 of (1 - 2 w_j)^-1/2 = sqrt(3),
         E[Y e^Y] / E[e^Y] = sum over j > 1 of w_j / (1 - 2 w_j) = sum of 1 / ((j - 1) (j + 2)) = 11 / 18.
 
-    The relative error is below 1 % from a = 2.5 (P = 0.05) on. The approximations of [2] have absolute errors of 2e-6,
+    The relative error is below 1% for a >= 2.5 (P <= 0.05). The approximations of [2] have absolute errors of 2e-6,
     too large for the small probabilities needed here.
     """
     a = max(a, 1e-3)
@@ -124,12 +125,12 @@ def halving_bins(x, tail):
 
 
 def lowest_frequency(k):
-    """Return the lowest frequency of `moments`: 1 for wide distributions, else a radian per standard deviation."""
+    """Return the lowest frequency of `moments`: 1 for wide distributions, else one radian per standard deviation."""
     return max(1.0, np.sqrt(k))
 
 
 def mean_cosine(frequency, k):
-    """Return E[cos(frequency X)] for real frequencies, by quadrature where the density exceeds e^-DEPTH of its peak."""
+    """Return E[cos(frequency X)], by quadrature where the density exceeds e^-DEPTH times its largest value."""
     span = 2 * np.arcsin(np.sqrt(min(1.0, 0.5 * reference.DEPTH / max(k, 1.0))))
     # At 8 times the lowest frequency, 9 standard deviations hold 12 waves, which 160 nodes in four equal parts resolve.
     x = span / 4 * (np.arange(4)[:, None] + (reference.NODES + 1) / 2)
@@ -153,12 +154,12 @@ def moments(x, k):
 
 
 def smallest(p_values):
-    """Return the p-value of the smallest of several p-values."""
+    """Return the p-value of the smallest of several p-values, with a Bonferroni correction."""
     return min(1.0, len(p_values) * min(p_values))
 
 
 def battery(x, k, exact):
-    """Return p-values by test name for angles `x` about 0; `exact` is the `ExactTail` of the concentration `k`."""
+    """Return p-values by test name for angles `x` from the mode; `exact` is the `ExactTail` for concentration `k`."""
     x = np.sort(x)  # look-ups in order are twice as fast, and the tests ignore the order
     u, tail = probabilities(x, exact)
     ordered = np.sort(u)
@@ -172,9 +173,9 @@ def battery(x, k, exact):
 
 
 def independent(u, v):
-    """Return the p-value of the correlations of two sets of uniform numbers and of their distances from the middle.
+    """Return the p-value for the correlation of two sets of uniform numbers and of their distances from 1/2.
 
-    The second correlation detects angles as far from the mode as their neighbours, on whichever side.
+    The second correlation detects angles that are as far from the mode as their neighbours, on either side.
     """
     n = len(u)
     p_values = []

@@ -34,7 +34,7 @@ def forget():
     cuda_self_test._verdicts.clear()
 
 
-# Kernels that have passed their self-test in this process; each is tested only once, as for a user.
+# Kernels that have passed their self-test in this process; each is tested only once, as in a user's process.
 PASSED = {}
 
 

@@ -1,4 +1,4 @@
-"""A fake clock and made-up benchmark results."""
+"""Provide a fake clock and made-up benchmark results."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class FakeClock:
         return self.now
 
     def competitor(self, name, *durations, making=0.0):
-        """Return a competitor; its call ``i`` takes the i-th duration, and further calls take the last one."""
+        """Return a competitor whose call ``i`` takes the i-th duration; further calls take the last one."""
 
         def fresh(i):
             self.now += making
@@ -72,7 +72,7 @@ def timed(seconds, count):
 
 
 def timed_case(name="k=1", group="one", *, missing=None, **seconds):
-    """Return a case of a result file, given the seconds of each peer's rounds; one number stands for equal rounds."""
+    """Return a case of a result file from the seconds of each peer's rounds; a number stands for five equal rounds."""
     case = Case(name, group, count=1000, concentration=1.0)
     results = {}
     for peer, rounds in seconds.items():

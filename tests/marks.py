@@ -1,4 +1,4 @@
-"""Marks for parametrised tests."""
+"""Mark the parameters of tests."""
 
 import pytest
 

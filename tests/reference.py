@@ -1,13 +1,13 @@
-"""Reference values of the von Mises distribution about 0, in float64 NumPy and mpmath, independent of the package.
+"""Compute reference values of the von Mises distribution with location 0, independently of the package.
 
-The float64 values come from plain Gauss-Legendre quadrature of
+The values are in float64 NumPy and in mpmath. The float64 values come from plain Gauss-Legendre quadrature of
 
     J(x) = integral of e^{q(x) - q(theta)} d theta,   q(theta) = 2 k sin^2(theta / 2).
 
-The integral of the tail ends where the integrand has fallen by a factor of e^DEPTH, or at pi. That of the centre runs
-from 0 to x. The integrand is positive, and its exponents are differences of q, computed as products of sines. Both
-integrals therefore have a relative error of 1e-15 at any k. The concentration k may be any number from 0 to inf; at inf
-the distribution is a point mass at 0.
+The integral of the tail ends where the integrand has fallen by a factor of e^DEPTH, or at pi. That of the centre is
+taken between x and 0. The integrand is positive, and its exponents are differences of q, computed as products of sines.
+Both integrals therefore have a relative error of about 1e-15 at any k. The concentration k may be any number from 0 to
+inf; at inf the distribution is a point mass at 0.
 """
 
 import mpmath as mp
@@ -94,7 +94,7 @@ def ratio_complement(k):
 
 
 def ratio_slope(k):
-    """Return A'(k), the variance of cos x, as a sum of positive terms; it is 0 at inf."""
+    """Return A'(k), the variance of cos x, as a sum of positive terms; at inf it is below 1e-190."""
     k = np.minimum(np.asarray(k, float), LARGEST**0.5)
     end = np.arcsin(np.sqrt(np.minimum(0.5 * DEPTH / np.maximum(k, 1), 1)))
     versine = 2 * np.sin(end[..., None] * (NODES + 1) / 2) ** 2
@@ -167,7 +167,7 @@ def central(x, k):
 
 @chunked
 def dquantile_dk(x, k):
-    """Return d x / d k at fixed tail probability, for x in [0, pi], from the side with less mass."""
+    """Return d x / d k at fixed tail probability, for x in [0, pi], by an integral over the centre or the tail."""
     centre = 2 * np.sin(x / 2) ** 2 * (1 + k) < 1
     inside = np.where(centre, x, 0.0)
     return np.where(centre, scaled_integral(inside, k, False, True), scaled_integral(x, k, True, True))
@@ -304,7 +304,7 @@ def mp_quantile(t, k, start):
 
 
 def mp_dquantile_dk(x, k):
-    """Return d x / d k at fixed tail probability in mpmath, as (dS/dk) / pdf with a central difference in k."""
+    """Return d x / d k at fixed tail probability in mpmath, from a central difference of P(X > x) with respect to k."""
     with mp.workdps(40):
         step = mp.mpf(k) * mp.mpf(10) ** -12
         difference = mp_tail(x, mp.mpf(k) + step) - mp_tail(x, mp.mpf(k) - step)

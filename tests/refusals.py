@@ -1,4 +1,4 @@
-"""A table of the arguments that public functions must reject, and a program that tries them.
+"""Call all public functions with invalid arguments from a table, and report how each call ends.
 
 ``python -m tests.refusals FOLDER`` calls every function with one invalid argument at a time. It prints a line of JSON
 for each call: function, argument, value, and outcome. A call that takes longer than `PATIENCE` ends the program with a

@@ -1,4 +1,4 @@
-"""The distribution of the von Mises-Fisher cosine in float64 NumPy and in mpmath, independent of the package.
+"""Evaluate the distribution of the von Mises-Fisher cosine in float64 NumPy and mpmath, independently of the package.
 
 The variable is y, the log of the tangent of half the angle from the mean direction. In terms of the cosine w, its
 density without the normaliser is e^f with

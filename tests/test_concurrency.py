@@ -22,7 +22,7 @@ DRAWS = range(16)
 
 
 def drawn(i):
-    """Return draw `i` and a log density; each `i` has a separate key and parameters, and one of four programs."""
+    """Return draw `i` and a log density; each `i` has a separate key and parameters, and uses one of four programs."""
     key = jax.random.fold_in(KEY, i)
     dtype = ("float32", "float16")[i // 2 % 2]
     x = jax_von_mises.sample_von_mises(key, 0.1 * i, 0.5 * i, SHAPES[i % len(SHAPES)], dtype)
@@ -60,7 +60,7 @@ RUN = dict(total=10 * 4_096, block_rows=4_096)
 
 
 def writing_child(out, angles, barrier, ready, options):
-    """Write the file that all processes try to write, and report the outcome; the body of a process."""
+    """Write the file that all processes try to write, and report the outcome. This is the body of a process."""
     draws(angles)
     zarr.import_tensorstore()
     jax.block_until_ready(jax.device_put(0.0))

@@ -1,4 +1,4 @@
-"""Dtypes of results: arrays determine them, and Python numbers and JAX's weakly typed arrays adapt."""
+"""Test the dtypes of results: arrays determine them, and Python numbers and JAX's weakly typed arrays adapt."""
 
 import inspect
 import warnings

@@ -26,7 +26,7 @@ SECONDS = 60 * float(os.environ.get("ENDURANCE_MINUTES", "1"))
 THREADS = 4
 # The results for this many numbers are computed before the threads start.
 KNOWN = 2
-# In bytes: allocators retain less than this, and a leak in each call soon exceeds it.
+# Allowed growth in bytes: allocators retain less than this, and a leak in each call soon exceeds it.
 MEMORY = 64 * 2**20
 # Threads that the pools of libraries may start late.
 POOL = 4

@@ -1,6 +1,6 @@
-"""Imports and names of the package: only public JAX, no heavy imports, and the documented names.
+"""Test the imports and names of the package: only public JAX, no heavy imports, and the documented names.
 
-`make lint` checks the imports between its folders against the contract in pyproject.toml.
+`make lint` checks the imports between the package's folders against the contract in pyproject.toml.
 """
 
 import importlib

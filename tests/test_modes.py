@@ -151,7 +151,7 @@ DEVICES = jax.config.jax_num_cpu_devices
 
 
 def calls(*modes):
-    """Return test parameters for all calls, with each of `modes` if given; those not run by default are marked slow."""
+    """Return test parameters for all calls, with each of `modes` if given; mark those not run by default as slow."""
     cases = []
     for name in CALLS:
         marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()

@@ -1,4 +1,4 @@
-"""The float64 reference of the tests, compared with mpmath."""
+"""Compare the float64 reference of the tests with mpmath."""
 
 import mpmath as mp
 import numpy as np
@@ -10,7 +10,8 @@ from tests import reference
 CONCENTRATIONS = (1e-6, 2.0, 40.0, 1e12)
 TAILS = np.array([0.5 - 2.0**-30, 1e-2, 2.0**-60])
 EPS = np.finfo(float).eps
-# A mass is a sum of 40 terms times a density. The exponent of the density, up to 42, carries the rounding of the sine.
+# A mass is a sum of 40 terms times a density. The exponent of the density, up to 42, carries the rounding error of the
+# sine.
 MASS = 40 * EPS
 # The cancelling factor cos(theta) - A(k) adds to this error.
 SLOPE = 200 * EPS
@@ -22,7 +23,7 @@ def relative(value, exact):
 
 @pytest.mark.parametrize("k", CONCENTRATIONS)
 def test_against_mpmath(k):
-    """Tail, centre, quantile and its derivative agree with mpmath, from near the mode to tails of 2^-60."""
+    """The tail, centre and quantile, and the quantile's derivative, agree with mpmath, down to tails of 2^-60."""
     x = reference.quantile(TAILS, k)
     tail, centre, slope = reference.sf(x, k), reference.central(x, k), reference.dquantile_dk(x, k)
     for j, t in enumerate(TAILS):
@@ -83,7 +84,7 @@ def test_next_to_pi(k):
 
 
 def test_normal_limit():
-    """At k = 1e30, x sqrt(k) has a normal distribution to 30 digits."""
+    """At k = 1e30, x sqrt(k) has a standard normal distribution to 30 digits."""
     z = -special.ndtri(TAILS)
     np.testing.assert_allclose(reference.quantile(TAILS, 1e30) * 1e15, z, rtol=1e-13)
     np.testing.assert_allclose(reference.dquantile_dk(z * 1e-15, 1e30) * 1e45, -z / 2, rtol=1e-13)

@@ -28,7 +28,10 @@ def test_every_public_function_is_in_the_table():
 
 
 def test_invalid_arguments_get_a_clear_message(tmp_path):
-    """Each invalid argument raises a ValueError or TypeError that names the function and argument; no file is left."""
+    """Each invalid argument raises a ValueError or TypeError that names the function and the argument.
+
+    The calls leave at most a cache directory.
+    """
     command = [sys.executable, "-W", "error", "-m", "tests.refusals", str(tmp_path)]
     environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
     completed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)

@@ -1,4 +1,4 @@
-"""A typical user program; `make lint` checks its types against the annotations of the package."""
+"""Use the package as a typical program does; `make lint` checks the types against the package's annotations."""
 
 from typing import assert_type
 

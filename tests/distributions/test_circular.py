@@ -1,4 +1,4 @@
-"""`CircularDistribution` and `SineSkewed`: comparison with `VonMises` and closed forms, layout of words, errors."""
+"""Compare `CircularDistribution` and `SineSkewed` with `VonMises` and closed forms; test their words and errors."""
 
 import hashlib
 
@@ -71,7 +71,7 @@ def test_shapes_draw_the_same_stream(key, size):
 @slow
 @pytest.mark.parametrize("kappa", [0.0, 2.0, 300.0])
 def test_von_mises(key, kappa):
-    """Every method and every angle agrees with `VonMises`."""
+    """All methods agree with those of `VonMises`, and draws with its draws."""
     own, other = CircularDistribution(von_mises, 0.0, kappa), VonMises(0.0, kappa)
     # On other turns the rounding of the angle matters for narrow distributions.
     x, q = jnp.linspace(-9, 9, 200) if kappa < 10 else jnp.linspace(-3.1, 3.1, 200), jnp.linspace(0, 1, 101)
@@ -94,7 +94,7 @@ def test_von_mises(key, kappa):
 
 @slow
 def test_derivatives(key):
-    """Derivatives of log density, entropy, draws and quantiles, and a second derivative, agree with `VonMises`."""
+    """First derivatives of log density, entropy, draws and quantiles, and a second one, agree with `VonMises`."""
     of = {"own": lambda k: CircularDistribution(von_mises, 0.0, k), "other": lambda k: VonMises(0.0, k)}
     derivatives = {}
     for name, make in of.items():
@@ -213,7 +213,7 @@ def test_sine_skewed(key, name):
 
 @slow
 def test_sine_skewed_words(key):
-    """A word of another key decides whether an angle of the base distribution is reflected about the mean direction."""
+    """A word of a derived key decides whether an angle of the base is reflected about the mean direction."""
     base = VonMises(0.5, 2.0)
     x, drawn = np.asarray(base.sample(key, 1000)), np.asarray(SineSkewed(base, 0.9).sample(key, 1000))
     words = np.asarray(counter.words(jax.random.fold_in(key, 1), (1000,), 1)[0]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""`Mixture.fit` on the circle and the torus, compared with expectation maximisation in NumPy and SciPy."""
+"""Compare `Mixture.fit` on the circle and the torus with expectation maximisation in NumPy and SciPy."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The NumPyro distribution `VonMises`: the checks of NumPyro's own tests, and inference with a known answer."""
+"""Test the NumPyro distribution `VonMises` as NumPyro's own tests do, and in inference with a known answer."""
 
 import functools
 import math
@@ -132,7 +132,7 @@ def test_pytree(distribution):
 
 @pytest.mark.slow
 def test_vmap(key):
-    """Parameters, distributions and keys can be the mapped argument."""
+    """Parameters, distributions and keys can be mapped over."""
     locs, ks = np.float32([0.0, 1.0, -2.0]), np.float32([0.5, 2.0, 9.0])
     x = VonMises(locs, ks).sample(key)
     expected = VonMises(locs, ks).log_prob(x)
@@ -196,7 +196,7 @@ def test_gradients_of_log_prob():
 
 
 def test_gradients_of_samples(key):
-    """Samples have the derivative 1 in `loc`, and that of the quantile in the concentration, on both sides of pi."""
+    """Samples have derivative 1 with respect to `loc`, and the quantile's with respect to the concentration."""
     loc, k, shape = 3.0, 2.0, (500,)
 
     def draw(loc, k):
@@ -255,7 +255,7 @@ def test_cdf_of_a_concentrated_distribution(loc, k, key):
     x = np.asarray(VonMises(loc, k).sample(key, (200,)))
     centred = np.float64(loc) - 2 * np.pi * np.rint(np.float64(loc) / (2 * np.pi))
     turns = 2 * np.pi * np.arange(-1, 2)[:, None]
-    # The normal distribution with this standard deviation is accurate to about 1 / k.
+    # The cdf of the normal distribution with standard deviation 1 / sqrt(k) has an absolute error of about 1 / k.
     masses = special.ndtr((x + turns - centred) * np.sqrt(np.float64(k)))
     below = special.ndtr((-np.pi + turns - centred) * np.sqrt(np.float64(k)))
     expected = np.sum(masses - below, axis=0)
@@ -274,7 +274,7 @@ def test_cdf_outside_the_support():
 
 @functools.partial(jax.jit, static_argnames="method")
 def slopes(method, values, loc, k):
-    """Return derivatives of a method in its argument, at all `values`, and in both parameters."""
+    """Return the derivatives of a method with respect to its argument and both parameters, at all `values`."""
     function = jax.jacfwd(lambda value, loc, k: getattr(VonMises(loc, k), method)(value), argnums=(0, 1, 2))
     return jax.vmap(function, (0, None, None))(values, loc, k)
 
@@ -282,7 +282,7 @@ def slopes(method, values, loc, k):
 @pytest.mark.slow
 @pytest.mark.parametrize("loc", [0.5, -3.0, math.pi])
 def test_derivatives_of_cdf_and_icdf(loc):
-    """The derivative in the angle is the density, also at the ends; those in the parameters agree with differences."""
+    """The derivative of the cdf is the density, also at the ends; all other derivatives agree with differences."""
     k, step = 2.0, 1e-5
     x = np.float32([-math.pi, -3.0, -1.0, 0.4, 2.0, math.pi])
     loc = rounded(loc)
@@ -375,7 +375,7 @@ def conjugate_model(data):
 
 
 def conjugate_posterior():
-    """Return the posterior in closed form, from the sum of prior and data vectors, and the log evidence."""
+    """Return the posterior's direction and concentration, from prior and data vectors, and the log evidence."""
     data = DATA.astype(float)
     total = PRIOR[1] * np.exp(1j * PRIOR[0]) + OBSERVATION * np.exp(1j * data).sum()
     loc, k = np.angle(total), np.abs(total)

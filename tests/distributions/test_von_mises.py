@@ -1,4 +1,4 @@
-"""`VonMises` as a pytree, under transformations, and with the method names of other libraries."""
+"""Test `VonMises` as a pytree, under transformations, and with the method names of other libraries."""
 
 import copy
 import dataclasses
@@ -198,7 +198,7 @@ def test_invalid_calls(key):
 
 
 def look_alike(cls):
-    """Return another class with the fields of `cls`, as users may register."""
+    """Return another class with the fields of `cls`, such as users may register."""
     names = [field.name for field in dataclasses.fields(cls)]
     look_alike_class = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
     return jax.tree_util.register_dataclass(look_alike_class, data_fields=tuple(names), meta_fields=())
@@ -260,7 +260,8 @@ def test_equality_under_transformations():
     assert not equal(distribution, other)
     assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
-    # Comparisons of known values stay known while others are traced, as do those that no traced value could satisfy.
+    # Comparisons of concrete values give concrete results while others are traced, and so do those that no traced value
+    # could satisfy.
     assert (
         jax.jit(
             lambda x: 1.0 if distribution == VonMises(0.0, np.ones(2, np.float32)) and distribution != other else x

@@ -1,4 +1,4 @@
-"""`VonMisesFisher` as a class and in NumPyro models, compared with SciPy and mpmath."""
+"""Compare `VonMisesFisher`, as a class and in NumPyro models, with SciPy and mpmath."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def exact_log_prob(x, mu, k):
 
 @pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 5, 100, 1024))])
 def test_log_prob(d, key):
-    """The error is below 1e-6 max(1, |log_prob|) near the mean direction, opposite to it, and elsewhere."""
+    """The error is below 1e-6 max(1, |log_prob|) near the mean direction, near its opposite, and elsewhere."""
     mu = direction(d)
     for k in (0.0, 0.5, 30.0, 1e4, 1e7):
         distribution = VonMisesFisher(mu, np.float32(k))
@@ -116,7 +116,7 @@ def test_limits():
 
 
 def test_derivatives_of_log_prob():
-    """Gradients in the value and the mean direction are tangent to the sphere; the log normaliser has derivative A."""
+    """Gradients with respect to the value and the mean direction are tangent; the log normaliser has derivative A."""
     mu, x = direction(4), jnp.eye(4)[1]
 
     def log_prob(x, mu, k):

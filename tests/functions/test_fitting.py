@@ -1,4 +1,4 @@
-"""Maximum likelihood compared with its definition, SciPy, and the spread predicted by the Fisher information."""
+"""Compare maximum likelihood with its definition, SciPy, and the spread predicted by the Fisher information."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def exact_fit(x, w=None):
 
 
 def inverse(c):
-    """Return k with 1 - A(k) = c, from the asymptotic series up to 1 / k^4; its error is 1e-12 from k = 1e4 on."""
+    """Return k with 1 - A(k) = c, from the series up to 1 / k^4; its relative error is below 1e-12 for k >= 1e4."""
     k = 1 / (2 * c)
     for _ in range(6):
         k = (1 / mp.mpf(2) + 1 / (8 * k) + 1 / (8 * k * k) + 25 / (128 * k**3)) / c
@@ -49,7 +49,7 @@ def test_exact(k, dtype):
             direction, concentration = exact_fit(x)
             fitted = fit(x)
             assert fitted.concentration.dtype == dtype
-            # The rounding of a sum of 300 terms, and the effect of an ulp of the mean length on the concentration.
+            # Allow for the rounding of a sum of 300 terms, and for an ulp of the mean length in the concentration.
             a, c = float(reference.ratio(concentration)), float(reference.ratio_complement(concentration))
             condition = min(a, c) / (concentration * float(reference.ratio_slope(concentration)))
             assert float(fitted.concentration) == pytest.approx(concentration, rel=60 * EPS[dtype] * (1 + condition))
@@ -59,7 +59,7 @@ def test_exact(k, dtype):
 
 
 def test_an_outlier_among_the_first():
-    """The first angles serve as the origin, but one that is far from all others costs no digits."""
+    """The first angles determine the origin, but an outlier among them costs no digits."""
     x = np.r_[3.0, 1e-3 * np.random.default_rng(0).normal(size=999)].astype(np.float32)
     direction, concentration = exact_fit(x)
     fitted = fit(x)
@@ -178,7 +178,7 @@ def slopes_with_weights(x, w):
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [0.3, 4.0, 200.0])
 def test_gradient(k):
-    """Gradients in the angles and the weights agree with central differences."""
+    """Gradients with respect to the angles and the weights agree with central differences."""
     with jax.enable_x64(True):
         x, w = draw(2.0, k, 7, "float64"), np.linspace(0.5, 2.0, 7)
         steps, still = 1e-6 * np.eye(7), np.zeros((7, 7))
@@ -212,11 +212,11 @@ def test_errors_of_arguments():
 
 @pytest.mark.parametrize("k", [0.2, 1.5, 1e5])
 def test_standard_errors(k):
-    """The spread of 2000 estimates agrees with the standard errors, up to a bias of order 1 / n."""
+    """The spread of 2000 estimates agrees with the standard errors within 6%."""
     size = 1000
     fitted = fit(draw(0.0, k, (2000, size)), axis=1)
     errors = standard_errors(k, size)
-    # The relative standard deviation of a standard deviation from 2000 estimates is 1.6 %.
+    # The relative standard deviation of a standard deviation from 2000 estimates is 1.6%.
     assert np.std(np.asarray(fitted.loc, np.float64)) == pytest.approx(float(errors.loc), rel=0.06)
     assert np.std(np.asarray(fitted.concentration, np.float64)) == pytest.approx(float(errors.concentration), rel=0.06)
 

@@ -1,4 +1,4 @@
-"""The Bessel functions of the distribution, the inverse of their ratio, and derivatives, over all concentrations."""
+"""Test the Bessel functions of the distribution, the inverse of their ratio, and derivatives at all concentrations."""
 
 import functools
 
@@ -19,7 +19,7 @@ ULP = {"log_i0": 4, "ratio": 3, "one_minus_ratio": 3, "slope": 6, "inverse_ratio
 
 
 def exact(name, k):
-    """Return the reference in float64, or from mpmath where float64 cancels."""
+    """Return values from the float64 reference, or from mpmath where cancellation makes float64 inaccurate."""
     if name == "log_i0":
         # At small k the logarithm of the norm loses the digits of log I0, which is k^2 / 4 - k^4 / 64 + ...
         mps = np.array([float(reference.mp_log_i0(float(v))) for v in k[k < 30]])
@@ -64,7 +64,7 @@ def test_values(name, dtype):
     expected = exact(name, k.astype(np.float64))
     normal = expected > np.finfo(dtype).tiny
     error = np.abs(value / expected - 1)[normal]
-    # Between 1e-15 and 30 the reference's difference of two Bessel functions is accurate only to 1e-14.
+    # Between 1e-15 and 30 the reference's difference of two Bessel functions has a relative error of about 1e-14.
     allowed = ULP[name] * EPS[dtype] + (3e-14 if name != "log_i0" and dtype == "float64" else 0)
     assert error.max() <= allowed, f"{error.max() / EPS[dtype]:.2f} ulp at k={k[normal][error.argmax()]:g}"
     assert (np.abs(value[~normal]) < 2 * np.finfo(dtype).tiny).all()
@@ -144,7 +144,7 @@ def test_derivatives(dtype):
 @jax.jit
 @jax.vmap
 def inverse_slopes(c):
-    """Return the first and second derivatives of the concentration in 1 - A."""
+    """Return the first and second derivatives of the concentration with respect to 1 - A."""
     slope = jax.grad(lambda c: bessel.inverse_ratio(1 - c, c))
     return slope(c), jax.grad(slope)(c)
 

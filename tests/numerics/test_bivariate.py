@@ -1,4 +1,4 @@
-"""The numerics of the bivariate models, compared with quadrature and mpmath, for concentrations from 0 to 1e7."""
+"""Compare the numerics of the bivariate models with quadrature and mpmath, for concentrations from 0 to 1e7."""
 
 import functools
 
@@ -50,7 +50,7 @@ def test_reference(name):
     ],
 )
 def test_normaliser_and_moments(name, dtype, count, bound):
-    """The log normaliser, relative to the exponent at the mode, and the means are accurate to `bound`."""
+    """The means, and the log normaliser minus the exponent at the mode, have absolute errors below `bound`."""
     with jax.enable_x64(dtype == "float64"):
         parameters = reference.parameters(name, count)
         k = [jnp.asarray(x, dtype) for x in parameters.T]
@@ -66,7 +66,7 @@ def test_normaliser_and_moments(name, dtype, count, bound):
 @slow
 @names
 def test_derivatives_of_normaliser(name):
-    """The means of the statistics are the first derivatives of the log normaliser, and the covariances the second."""
+    """The means and covariances of the statistics are the first and second derivatives of the log normaliser."""
     step, k = 1e-3, (5.0, 6.0, -7.0)
 
     def log_normaliser(*k):
@@ -87,7 +87,7 @@ def test_derivatives_of_normaliser(name):
 @sine_first
 @pytest.mark.parametrize("count", [0, pytest.param(60, marks=slow)])
 def test_quantile(name, count):
-    """The probability beyond each angle on the half circle is accurate, down to the smallest word, in both tails."""
+    """The probability beyond each angle on the half circle is accurate in both tails, down to the smallest word."""
     check_quantile(name, reference.parameters(name, count)[:: 1 if count else 4], np.float32, 2.0**-32, 4e-6)
 
 
@@ -123,7 +123,7 @@ def check_quantile(name, parameters, dtype, smallest, bound):
 @slow
 @names
 def test_table(name):
-    """The table agrees with the direct quantile to 4e-6 of the tail probability or 4 ulp of the angle."""
+    """Beyond 4 ulp of the angle, the table and the direct quantile differ by less than 4e-6 of the tail probability."""
     tau = jnp.exp(jnp.linspace(np.log(2.0**-32), np.log(0.5), 3001)).astype(jnp.float32)
     upper = jnp.arange(3001) % 2 == 0
 

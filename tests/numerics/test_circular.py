@@ -1,4 +1,4 @@
-"""Tables of any density on the circle, compared with float64 quadrature: tails, gaps, and the reported errors."""
+"""Compare tables of any density on the circle with float64 quadrature: tails, gaps, and the reported errors."""
 
 import functools
 
@@ -35,7 +35,7 @@ def program(log_density, dtype=FLOAT32, wide=True, count=256):
 
 
 def words(dtype, deepest):
-    """Return tail probabilities of all sizes, whether each belongs to the upper tail, and angles."""
+    """Return tail probabilities of all sizes, a mask that is true for upper tails, and angles."""
     rng = np.random.default_rng(7)
     t = np.concatenate([0.5 * 2.0 ** -rng.uniform(0, deepest - 1, 4_000), rng.uniform(0, 0.5, 4_000)])
     return t.astype(dtype), rng.random(t.size) < 0.5, np.sort(rng.uniform(-3.1, 3.1, 1_000)).astype(dtype)
@@ -80,7 +80,7 @@ def test_reference(x):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_least_the_true_one(name):
-    """The estimate is at least the error of draws, quantiles and probabilities, and at most `bound` or 20 times it."""
+    """The estimate is between the true error and the larger of `bound` and 20 times the true error."""
     example = EXAMPLES[name]
     error, worst, off, hard = compare(example)
     assert worst <= error <= max(20 * worst, example.bound)
@@ -111,7 +111,7 @@ def test_float64(name):
 
 @slow
 def test_hints():
-    """Narrow modes between the first edges are found if `points` names them."""
+    """Narrow modes between the first edges are found if `points` lists them."""
     example = of_mixture((0.5, 1e9, 0.31), (0.5, 1e9, 2.004))
     error, worst, _, _ = compare(example, points=np.array([0.31, 2.004], np.float32))
     assert worst <= error < 1e-4
@@ -147,7 +147,7 @@ def test_ends_that_differ_give_nan():
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("rho", [0.5, 0.9, 0.99])
 def test_derivative_of_angles(rho, wide):
-    """Derivatives agree with the wrapped Cauchy quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
+    """Derivatives agree with those of the wrapped Cauchy quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
     rng = np.random.default_rng(1)
     t = (0.5 * 2.0 ** -rng.uniform(0, 20, 2000)).astype(np.float32)
     from_end = rng.random(t.size) < 0.5

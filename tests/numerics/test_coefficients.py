@@ -12,7 +12,7 @@ def test_tables_are_current():
 
 
 def test_a_table_is_current():
-    """The coefficients and the stated error of a table that is fast to fit are those of the generator."""
+    """The coefficients and the stated error of a table that is fast to fit agree with the generator's."""
     fitted, error = make_tables.minimax(make_tables.sinc, 1e-9, make_tables.HALF_PI**2, 4)
     assert pytest.approx(fitted, rel=1e-4) == coefficients.SINE
     assert f"[0, pi/2]: relative error {error:.1e}.\nSINE = " in make_tables.TARGET.read_text()

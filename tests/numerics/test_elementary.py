@@ -1,4 +1,4 @@
-"""Elementary functions at the ends of their domains."""
+"""Test elementary functions at the ends of their domains, and at ties of rounding."""
 
 import jax
 import jax.numpy as jnp

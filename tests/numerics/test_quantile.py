@@ -1,4 +1,4 @@
-"""The angle of every word compared with the float64 reference, without statistics."""
+"""Compare the angles of single words with the float64 reference, without statistics."""
 
 import functools
 
@@ -23,7 +23,8 @@ WORDS = 2**31  # 31 bits; the 32nd is the sign
 # `-m slow` tests every word.
 STRIDE = 18731
 # The accuracy of `sample_von_mises`: the larger of a relative error of the tail probability and 4 ulp of the angle.
-# The two meet where one ulp of the angle changes its tail by a quarter of the bound; beyond, floats are too coarse.
+# The two bounds meet where one ulp of the angle changes its tail by a quarter of the first. Beyond, floats are too
+# coarse.
 BOUND = {"float32": 2e-6, "float64": 1e-12}
 BOUND_ULP = 4
 CELLS = 256  # per octave; the error of Hermite interpolation of the exact quantile is then 4e-12
@@ -34,7 +35,7 @@ OCTAVES = 33
 
 @functools.cache
 def reference_table(k):
-    """Return cubics (rows, 4) in the position within a cell that interpolate quantiles at 2^-o (1 + j / CELLS)."""
+    """Return coefficients (rows, 4) of cubics that interpolate quantiles between the tails 2^-o (1 + j / CELLS)."""
     t = (2.0 ** -np.arange(OCTAVES + 1, 1, -1.0)[:, None] * (1 + np.arange(CELLS) / CELLS)).ravel()
     t = np.r_[t, 0.5]
     x = reference.quantile(t, k, np.where(t == 0.5, 0.0, 0.5 - t))
@@ -45,7 +46,9 @@ def reference_table(k):
 
 @jax.jit
 def word_errors(m, x, table, k, norm):
-    """Return the largest errors of angles `x` of words `m`, in the tail, or in ulp where floats are coarse.
+    """Return the largest errors of the angles `x` of words `m`, with the tail probabilities at which they occur.
+
+    They are errors of the tail, or of the angle in ulp where floats are too coarse.
 
     The errors are computed in float64 by a compiled program, since NumPy would take hours for all words.
     """
@@ -109,7 +112,7 @@ def check_words(m, k, method):
 
 @pytest.mark.parametrize("k", [0.3, 12.0, 1e5])
 def test_word_errors_detects_errors(k):
-    """`word_errors` reports no error for exact angles, and the error and the position of one wrong angle."""
+    """`word_errors` reports no error for exact angles, and the error and the tail probability of one wrong angle."""
     m = np.random.default_rng(6).integers(0, WORDS, 5000, dtype=np.uint32)
     t = (m + 0.5) * 2.0**-32
     x = reference.quantile(t, k)
@@ -186,7 +189,7 @@ def test_infinite_and_invalid_concentrations():
 @pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [1e5, 1e9])
 def test_distinct_values(k, method):
-    """At least as many values are distinct as from a normal sampler; samplers that use arccos have 1000 or fewer."""
+    """At least as many values are distinct as from a normal sampler; samplers that use arccos have about 1000."""
     key = random.key(8)
     draws = 2 * 10**5
     ours = np.unique(np.abs(sample_von_mises(key, 0.0, k, (draws,), method=method)))
@@ -195,7 +198,7 @@ def test_distinct_values(k, method):
 
 
 def test_sign_and_tail_bits():
-    """The extreme words give the smallest tail probability, and the one next to 1/2, with either sign."""
+    """The extreme words give the smallest tail probability and the largest, next to 1/2, with either sign."""
     first, last = transform.tail((jnp.uint32([0, 1]),)), transform.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
     assert first.t.tolist() == [2.0**-33] * 2
     assert last.half_minus_t.tolist() == [2.0**-33] * 2

@@ -1,4 +1,4 @@
-"""The numerics of the sphere, compared with float64 quadrature and mpmath, in many dimensions and far in the tails."""
+"""Compare the numerics of the sphere with float64 quadrature and mpmath, in many dimensions and far in the tails."""
 
 import functools
 
@@ -43,7 +43,7 @@ def test_reference(d):
 
 @pytest.mark.parametrize("d", DIMENSIONS)
 def test_quantile(d):
-    """The error is below 2e-6 of the tail probability, or 4 ulp of min(1 - w, 1 + w) / 2 (6 ulp from d = 11 on)."""
+    """The relative error of the tail is below 2e-6, or min(1 - w, 1 + w) / 2 is within 4 ulp (6 if d > 10)."""
     t, near, kappa = grid(np.float32, 30, 2.0**-33)
     signed = np.asarray(program(quantile, d)(t, near, kappa))
     small, own = np.abs(signed).astype(float), (signed >= 0) == near
@@ -69,7 +69,7 @@ def test_quantile_in_float64(d):
 @slow
 @pytest.mark.parametrize("d", [4, 5, 100])
 def test_table(d):
-    """Look-ups between the table's nodes are accurate to 2e-6 of the tail probability or 6 ulp."""
+    """Look-ups between the table's nodes have a relative error below 2e-6 in the tail, or are within 6 ulp."""
     t = np.exp(np.random.default_rng(d).uniform(np.log(2.0**-33), np.log(0.5), 400)).astype(np.float32)
     near = np.arange(400) % 2 == 0
 
@@ -160,8 +160,8 @@ def test_cosine_cdf_and_icdf(d):
     ulp = np.spacing(small.astype(np.float32)).astype(float)
     moved = np.abs(np.expm1(reference.log_tail(small + 6 * ulp, False, w < 0, d, kappa.astype(float)) - far))
     assert (np.abs(probability / np.maximum(exact, 1e-300) - 1) < np.maximum(4e-6, moved))[tail].all()
-    # A relative rounding of 2^-24 in (1 - w) / 2 at the mode moves the mode by as much in y. It moves probabilities by
-    # that times the density there.
+    # At the mode, a relative rounding error of 2^-24 in (1 - w) / 2 shifts y by at most as much. It changes
+    # probabilities by that times the density there.
     s = 2 * kappa.astype(float) / (d - 1 + np.hypot(d - 1, 2 * kappa.astype(float)))
     density = np.sqrt((d - 1) * (1 + s * s) / (2 * np.pi))
     assert (np.abs(probability - exact) < 1.8e-7 + 2.0**-24 * density).all()
@@ -175,7 +175,7 @@ def test_cosine_cdf_and_icdf(d):
 
 
 def test_fits_state_their_error():
-    """The fitted guess is within reach of one step, in dimensions from 4 to 1024."""
+    """The error of the fitted guess is below 0.08, so one step suffices, in dimensions from 4 to 1024."""
     for n in (3, 4, 9, 10, 40, 1023):
         for near in (True, False):
             assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08

@@ -1,4 +1,4 @@
-"""Workarounds for XLA; only programs for a CPU contain those for XLA:CPU, wherever the programs are traced.
+"""Test the workarounds for XLA; those for XLA:CPU are only in programs for a CPU, wherever these are traced.
 
 Arrays of sizes that XLA:CPU partitions badly are computed in rows, with the same bits, shapes and shardings.
 """
@@ -138,7 +138,7 @@ def test_into_rows_and_out():
 
 @pytest.mark.usefixtures("one_device")
 def test_derivatives_in_rows():
-    """Derivatives are correct in elementwise and shared arguments, and are rounded once."""
+    """Derivatives with respect to elementwise and shared arguments are correct, and are rounded once."""
     x, two = jnp.linspace(-1, 1, 20_011), jnp.float32(2)
 
     def power(shape, constants, x, k):
@@ -170,7 +170,7 @@ def draw(key, loc, concentration, *shape, **options):
     return jvm.sample_von_mises(key, loc, concentration, *shape, **options)
 
 
-# Results of one shape: draws by both routes and in two dtypes, their derivatives, and functions of the distribution.
+# Results for one shape: draws by both routes and in two dtypes, their derivatives, and functions of the distribution.
 RESULTS = {
     "table": lambda key: draw(key, 0.3, 4.0, SHAPE, method="table"),
     "direct": lambda key: draw(key, jnp.full((1, 1), 0.3), 4.0, SHAPE, method="direct"),
@@ -202,7 +202,7 @@ def test_the_same_bits(name, key, monkeypatch):
     assert results[True].dtype == results[False].dtype
     a, b = np.asarray(results[True]), np.asarray(results[False])
     if name in ("slope", "gradient", "log_prob", "cdf", "gradient of log_prob"):
-        # These agree only to some ulp (9 were measured), since XLA in JAX 0.12 contracts products in some loops only.
+        # These agree only to a few ulp (up to 9 in measurements), since XLA contracts products in some loops only.
         assert (np.abs(a - b) <= (16 if NEWER else 8) * np.spacing(np.abs(b))).all()
     else:
         assert np.array_equal(a, b)

@@ -1,4 +1,4 @@
-"""Random words, compared with published values and JAX's generators, and the guarantees of their streams."""
+"""Compare random words with published values and JAX's generators, and test the guarantees of their streams."""
 
 import functools
 
@@ -167,7 +167,7 @@ def test_angles_of_an_axis_longer_than_32_bits(key):
 
 
 def test_foreign_generators_use_their_own_bits():
-    """For an unknown key implementation, its own `random.bits` provide the key words of threefry4x32."""
+    """The random bits of an unknown key implementation provide the key words of threefry4x32."""
     from jax.extend import random as extend
 
     def bits(key, bit_width, shape):

@@ -1,4 +1,4 @@
-"""The CUDA kernels, tested without a GPU: run on the CPU, assembled, and used in draws.
+"""Test the CUDA kernels without a GPU: execute them on the CPU, assemble them, and use them in draws.
 
 Tests that draw use few and small programs, since each is compiled for both paths.
 """
@@ -38,7 +38,7 @@ def table_of(kappa):
 
 
 def host(job, start, loc, kappa, flags=0, **kwargs):
-    """Return the angles of a job by its kernel; `kappa` is an array, or a number for the table route."""
+    """Return the angles that a job's kernel draws; `kappa` is an array, or a number for the table route."""
     (count,) = job.shape
     sizes = np.array([count, 0, 1, flags, cuda_launch.KERNEL_DTYPES[job.dtype]], np.uint32)
     values = kappa if job.route == "direct" else np.asarray(table_of(jnp.float32(kappa)))
@@ -54,7 +54,7 @@ def key_of(cipher):
 
 
 def plain(job, start, loc, kappa):
-    """Return the angles of the same job by the plain path."""
+    """Return the angles that the plain path draws for the same job."""
     place = np.array([start >> 32, start % 2**32], np.uint32)
     return np.asarray(jax.jit(cuda_launch.plain_angles, static_argnums=0)(job, key_of(job.cipher), place, loc, kappa))
 
@@ -84,7 +84,7 @@ def test_the_text_is_what_the_compiler_makes_of_the_source():
     "architecture", ["sm_90", *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_80", "sm_100"))]
 )
 def test_the_text_assembles(architecture, tmp_path):
-    """Each kernel assembles alone, as XLA receives it, almost without spills; XLA would report errors only on a GPU."""
+    """Each kernel assembles alone, as XLA receives it, with few spills; XLA would report errors only on a GPU."""
     if shutil.which("ptxas") is None:
         pytest.skip("no ptxas to assemble with")
     head, parts = cuda_launch._ptx()
@@ -124,8 +124,8 @@ def test_angles_by_the_table():
 def test_angles_by_the_direct_route(error):
     """The direct route keeps the sampler's accuracy for every error that the hardware's functions may have.
 
-    The bounds are 2e-6 of the tail probability, or 4 ulp of the angle. The angles are not compared with the plain
-    path's, which are up to 12 ulp from the exact angles where the bound on the tail is the wider one.
+    The bounds are a relative error of 2e-6 in the tail probability, or 4 ulp in the angle. The angles are not compared
+    with the plain path's, which are up to 12 ulp from the exact angles where the bound on the tail is the looser one.
     """
     job = cuda_launch.KernelSpec("philox4x32", "direct", "float32", (COUNT,))
     program = jax.jit(lambda key: counter.block_words(job.cipher, key, counter.indices((COUNT,), (0, 0)), 1)[0])
@@ -143,7 +143,7 @@ def test_angles_by_the_direct_route(error):
 
 
 def test_arrays_of_parameters():
-    """Angles agree with the plain path's for arrays of parameters, invalid ones included, from either of two starts."""
+    """Angles agree with the plain path's for arrays of parameters, even with invalid elements, from two starts."""
     job = cuda_launch.KernelSpec("threefry2x32", "direct", "float32", (1027,))
     kappa = np.geomspace(1e-3, 1e6, 1027).astype(np.float32)
     loc = np.linspace(-400, 400, 1027).astype(np.float32)
@@ -174,7 +174,7 @@ def launches(monkeypatch):
 
 
 def test_draws_go_to_the_kernel(on_host, key):  # noqa: F811
-    """Draws use the kernel where it applies, and its angles agree with the plain path's within the bounds of both."""
+    """Draws use the kernel where it applies, and agree with the plain path within the error bounds of both."""
     names = launches(on_host)
     cases = [
         (dict(concentration=4.0, shape=(77,), method="table"), "threefry2x32_table_float32"),
@@ -246,7 +246,7 @@ def test_arrays_under_vmap(on_host, key):  # noqa: F811
 
 
 def gradient(key, method):
-    """Return a new, uncompiled function of the concentration, and a function that adds its derivative."""
+    """Return a new, uncompiled function of the concentration, and a function that returns its value and derivative."""
 
     def total(kappa):
         return (jax_von_mises.sample_von_mises(key, 0.3, kappa, (64,), method=method) ** 2).sum()
@@ -255,7 +255,7 @@ def gradient(key, method):
 
 
 def test_derivatives(on_host, key):  # noqa: F811
-    """The value with a gradient equals the value alone, and the gradient is that of the plain path."""
+    """The value with a gradient equals the value alone, and the gradient agrees with the plain path's."""
     names = launches(on_host)
     total, both = gradient(key, "direct")
     value, slope = both(jnp.float32(2.0))
@@ -269,13 +269,13 @@ def test_derivatives(on_host, key):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_further_derivatives(on_host, key, method):  # noqa: F811
-    """Derivatives in `loc`, in forward mode and of second order agree with the plain path's."""
+    """First derivatives in both modes, and second derivatives, agree with those of the plain path."""
 
     def total(loc, kappa):
         return (jax_von_mises.sample_von_mises(key, loc, kappa, (64,), method=method) ** 2).sum()
 
     def all_of_them():
-        # Use a new function, since a known one would not be traced again.
+        # Use a new function each time, since JAX would not trace the same one again.
         function, point = lambda *arguments: total(*arguments), (jnp.float32(0.3), jnp.float32(2.0))
         forward = jax.jacfwd(function, argnums=1)(*point)
         return *jax.grad(function, argnums=(0, 1))(*point), forward, *jax.grad(jax.grad(function, 1), (0, 1))(*point)
@@ -284,7 +284,7 @@ def test_further_derivatives(on_host, key, method):  # noqa: F811
 
 
 def test_several_devices(on_host, key):  # noqa: F811
-    """In shard_map and pmap, each device draws its part by the kernel if kernels are on, else by the plain path."""
+    """In shard_map and pmap, each device draws its part by the kernel if the variable turns kernels on."""
     on_host.setattr(jax, "device_count", lambda *_: 8)
     names = launches(on_host)
     jax.eval_shape(lambda key: jax_von_mises.sample_pmap(key, 0.0, 4.0, (8, 49)), key)
@@ -444,7 +444,7 @@ def test_a_kernel_that_fails_is_not_used(on_host, key, caplog):  # noqa: F811
     ],
 )
 def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, first):  # noqa: F811
-    """An error of 1 %, which is within the last digit of bfloat16 at many angles, fails the self-test."""
+    """An error of 1%, about one to three units in the last place of bfloat16, fails the self-test for every dtype."""
     host_kernels.forget()
 
     def off(name, grid, block, out, *operands):
@@ -459,7 +459,7 @@ def test_a_kernel_is_tested_to_float32_whatever_is_drawn_first(on_host, method, 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_a_kernel_is_tested_in_each_dtype_that_it_rounds_to(on_host, method):  # noqa: F811
-    """The direct kernel rounds to every dtype, so truncation to bfloat16 also turns it off for float32."""
+    """One direct kernel rounds to every dtype, so truncation to bfloat16 turns it off for float32, too."""
     host_kernels.forget()
 
     def cut_off(name, grid, block, out, *operands):

@@ -33,7 +33,7 @@ ABOUT = {"card": "a card", "driver": "580.65.06", "jaxlib": "0.10.2", "ptx": "0"
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A cache directory without verdicts."""
+    """Provide a cache directory without verdicts."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(kernel_trial, "MPS_PIPES", tmp_path / "none")
@@ -213,7 +213,7 @@ def test_several_devices_take_the_plain_path(one_card, monkeypatch):
 
 
 def test_a_process_keeps_its_verdict(one_card):
-    """A verdict that another process keeps after the first draw changes no angles in this one."""
+    """If another process keeps a verdict after the first draw, the angles of this process do not change."""
     assert not used(jax.random.key(0))
     keep("")
     assert not used(jax.random.key(0))
@@ -238,7 +238,7 @@ def test_a_process_keeps_its_verdict(one_card):
 def test_one_line_gives_the_reason_for_the_plain_path(
     one_card, monkeypatch, caplog, verdict, variable, devices, detail
 ):
-    """If a missing or failed verdict rules out the kernels, the log has one warning, which names the remedy."""
+    """If a missing verdict or a failed trial rules out the kernels, one warning is logged, which names the remedy."""
     if verdict is not None:
         keep(verdict)
     monkeypatch.setenv(cuda.VARIABLE, variable)
@@ -271,7 +271,7 @@ def on_this_host(name, grid, block, out, *operands, at_end):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A trial of two kernels."""
+    """Reduce the trial to two kernels and few sizes."""
     kernels = [("philox4x32", "table", "bfloat16"), ("threefry2x32", "direct", "float32")]
     monkeypatch.setattr(cuda_trial, "SIZES", (3, 8))
     monkeypatch.setattr(cuda_trial, "STARTS", (3, 2**32 - 6, 2**64 - 8))
@@ -303,7 +303,7 @@ def sign(x, name, sizes, at_end):
 
 
 def short(x, name, sizes, at_end):
-    """Leave the last angle, at the end of the memory, unwritten."""
+    """Replace the last angle, at the end of the memory, as if the kernel had not written it."""
     if at_end and sizes[0] == 8:
         x[:, -1] = 1.5
 
@@ -404,7 +404,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def driver(library, monkeypatch):
-    """Replace the driver with the stand-in; none of its functions fails."""
+    """Replace the driver with the stand-in, none of whose functions fails at first."""
     monkeypatch.setattr(cuda_driver, "LIBRARY", library)
     stand_in = ctypes.CDLL(library)
     stand_in.fail(b"", 0)
@@ -420,7 +420,7 @@ def arguments(size, dtype="float32"):
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, "bfloat16"), (8, "float32"), (1025, "float16")])
 def test_launches_by_the_driver(driver, size, dtype):
-    """Results at either edge of the memory are what the kernel wrote from the given operands."""
+    """Results at either end of the memory are what the kernel wrote from the given operands."""
     before = driver.launched()
     launcher = cuda_driver.Driver()
     for at_end in (False, True):
@@ -434,7 +434,7 @@ def test_launches_by_the_driver(driver, size, dtype):
 
 @pytest.mark.parametrize("name", cuda_driver.FUNCTIONS)
 def test_errors_of_the_driver(driver, name):
-    """An error while the driver is set up makes it unavailable; an error during a launch is a `DriverError`."""
+    """An error while the driver is set up raises `Unavailable`; an error during a launch raises `DriverError`."""
     driver.fail(name.encode(), 700)
     expected = f"{name} fails with error 700"
     if name in ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxSynchronize") or "Memcpy" in name:
@@ -530,7 +530,7 @@ DIE = "import os, signal, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0,
     ],
 )
 def test_how_a_trial_ends(home, monkeypatch, program, failed, detail):
-    """A failure of the kernels is kept; an outcome unrelated to them is not."""
+    """A verdict on the kernels is kept, whether they pass or fail; an outcome unrelated to them is not."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-S", "-c", program))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     cuda_verdict.keep(ABOUT, "before")
@@ -620,7 +620,7 @@ cuda_trial.main()
     ],
 )
 def test_a_trial(one_card, monkeypatch, how, failed, detail):
-    """A separate process runs the trial, and draws then use a kernel if it passed."""
+    """A separate process runs the trial; draws use a kernel afterwards if the trial passed."""
     monkeypatch.setattr(kernel_trial, "PROGRAM", ("-W", "error", "-c", COMPLETE_TRIAL, how))
     monkeypatch.setattr(kernel_trial, "SANITIZER", "no-such-tool")
     monkeypatch.chdir(children.ROOT)

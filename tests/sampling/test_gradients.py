@@ -1,4 +1,4 @@
-"""Derivatives of the angles by the implicit function theorem, compared with the float64 reference."""
+"""Compare derivatives of the angles with the float64 reference."""
 
 import functools
 
@@ -85,7 +85,7 @@ def test_limits(transform, method):
 
     slope = jax.jit(transform(draw))
     x = np.asarray(draw(0.0), np.float64)
-    # At k = 0: F = (x + k sin x) / 2 pi to first order, so dx/dk = -sin x.
+    # To first order in k, F = 1/2 + (x + k sin x) / (2 pi), so dx/dk = -sin x at k = 0.
     np.testing.assert_allclose(slope(0.0), -np.sin(x), rtol=2e-6, atol=3e-7)
     assert (np.asarray(slope(jnp.inf)) == 0).all()
     huge = np.asarray(slope(1e20), np.float64)
@@ -96,7 +96,7 @@ def test_limits(transform, method):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_loc_has_slope_one(method):
-    """The derivative in `loc` is 1 on either side of the cut at +-pi."""
+    """The derivative with respect to `loc` is 1 on either side of the cut at +-pi."""
     slope = jax.jit(jax.jacfwd(lambda m: sample_von_mises(KEY, m, 0.5, (1000,), method=method)))
     for loc in (0.0, 3.1, -50.0):
         assert (np.asarray(slope(loc)) == 1).all()
@@ -104,7 +104,7 @@ def test_loc_has_slope_one(method):
 
 @pytest.mark.slow
 def test_reverse_mode_agrees():
-    """Reverse mode gives each angle's slope in its own concentration, as a forward tangent of ones does."""
+    """Reverse mode gives each angle's derivative with respect to its own concentration, as forward mode does."""
     k = np.geomspace(0.01, 1e4, 50, dtype=np.float32)
     sines = lambda k: jnp.sin(sample_von_mises(KEY, 0.2, k))  # noqa: E731
     forward = jax.jit(lambda k: jax.jvp(sines, (k,), (jnp.ones_like(k),))[1])(k)
@@ -138,7 +138,7 @@ def test_second_derivative():
 
 @pytest.mark.few(1)
 def test_expectation():
-    """The derivative of the mean of 1 - cos x over draws is -A'(k), within 2 %."""
+    """The derivative of the mean of 1 - cos x over draws is -A'(k), with a relative error of at most 2%."""
     slope = jax.jit(jax.grad(objective))
     for k in (0.3, 5.0, 1e6):
         step = 1e-4 * k
@@ -147,5 +147,5 @@ def test_expectation():
 
 
 def objective(k):
-    # 2 sin^2(x/2), since 1 - cos x has no correct digit at k = 1e6.
+    # Use 2 sin^2(x / 2), since 1 - cos x loses almost all digits of float32 at k = 1e6.
     return jnp.mean(2 * jnp.sin(sample_von_mises(KEY, 0.0, k, (2**18,)) / 2) ** 2)

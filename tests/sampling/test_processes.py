@@ -88,7 +88,7 @@ CASES = [f"{kind} {name}" for kind in ("Auto", "Explicit") for name in ("rows", 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, "shard_map"])
 def test_each_process_draws_its_shards(reports, name):
-    """The shards equal the array of one process bit for bit, without overlap, and no program communicates."""
+    """The shards equal the array of a single process bit for bit, without overlap, and no program communicates."""
     key, loc = jax.random.key(3), np.linspace(-3, 3, 8, dtype=np.float32)
     if "table" in name:
         expected = jax_von_mises.sample_von_mises(key, 0.5, 4.0, (12, 8), method="table")

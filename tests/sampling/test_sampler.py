@@ -1,4 +1,4 @@
-"""`sample_von_mises` under all transformations of JAX, and its error messages."""
+"""Test `sample_von_mises` under JAX's transformations, and its error messages."""
 
 import functools
 import re

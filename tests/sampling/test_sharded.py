@@ -54,7 +54,7 @@ def collectives(program):
 
 
 def compiled(function, *arguments):
-    """Return the text of the optimised program of a function of complete arrays."""
+    """Return the text of the optimised program for a function of complete arrays."""
     return jax.jit(function).lower(*arguments).compile().as_text()
 
 
@@ -158,7 +158,7 @@ def test_pmap_keys_of_some_devices():
 
 
 def test_pmap_parameters_of_the_devices():
-    """Parameters of shape (devices,) are refused, since axes align from the last; the message's remedy works."""
+    """Parameters of shape (devices,) are refused, since axes align from the last; the remedy in the message works."""
     loc, concentration = jnp.zeros(8), jnp.full(8, 5.0)
     for key in (KEY, random.split(KEY, 8)):
         with pytest.raises(ValueError, match=r"loc has shape \(8,\).*shape=\(8, 10\).*write loc\[:, None\] to match"):
@@ -209,7 +209,7 @@ def test_pmap_compiles_once(caplog):
 
 @pytest.mark.slow
 def test_pmap_transformations():
-    """Results and derivatives equal those of one device, also in a program and under vmap."""
+    """Results and derivatives equal those of one device, also inside a jitted program and under vmap."""
     pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
     alone = functools.partial(sample_von_mises, shape=(2, 50), method="direct")
     assert equal(jax.jit(pmapped)(KEY, 0.3, 2.5), alone(KEY, 0.3, 2.5))
@@ -418,7 +418,7 @@ def test_shard_in_pmap_and_vmap():
 
 @pytest.mark.parametrize("implementation", OTHER_KEYS)
 def test_shard_parameters_and_keys(axis_type, implementation):
-    """Parts with separate concentrations and one location equal the draw of one device, for other types of keys."""
+    """Parts with separate concentrations and one location equal the draw of one device, for other key types."""
     key = random.key(5, impl=implementation)
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of((8,), axis_type)
@@ -440,7 +440,7 @@ def test_shard_float64():
 
 @pytest.mark.slow
 def test_shard_derivatives():
-    """The derivative in a shared concentration equals that of one device, with and without shard_map's checks."""
+    """The derivative with respect to a shared concentration equals that of one device, with or without `check_vma`."""
     alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))
     expected = jax.jit(jax.grad(lambda k: jnp.sum(alone(k))))(2.5)
     for check in (True, False):

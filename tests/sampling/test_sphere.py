@@ -1,4 +1,4 @@
-"""`sample_von_mises_fisher`: its stream, distribution and derivatives, under JAX's transformations."""
+"""Test the stream, distribution and derivatives of `sample_von_mises_fisher`, under JAX's transformations."""
 
 import functools
 import hashlib
@@ -286,7 +286,10 @@ def test_derivative_of_the_mean_cosine(d):
 @pytest.mark.parametrize("d", [3, 2, 4, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_single_direction(d, dtype):
-    """A single direction, which XLA compiles differently, equals the first of several and has finite derivatives."""
+    """A single direction equals the first of several up to rounding, and has finite derivatives.
+
+    XLA compiles its program differently.
+    """
     with jax.enable_x64(dtype == "float64"):
         draw = functools.partial(sample_von_mises_fisher, KEY, jnp.eye(d, dtype=dtype)[0], dtype=dtype, method="direct")
         several = draw(3.0, (3,))

@@ -1,4 +1,4 @@
-"""Antithetic, stratified and truncated angles: their distributions, and the variances of means over them."""
+"""Test the distributions of antithetic, stratified and truncated angles, and the variances of means over them."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from jax_von_mises.sampling import truncated, variance_reduction
 from tests import arcs, goodness_of_fit, reference
 
 CONCENTRATIONS = (0.0, 0.5, 4.0, 100.0, 1e6)
-# Bounds for `sample_truncated`: relative error of the smaller fraction of the arc, or 4 ulp of the angle.
+# Bounds for `sample_truncated`: a relative error of the smaller fraction of the arc's mass, or 4 ulp of the angle.
 TOLERANCE = {"float32": 1e-6, "float64": 2e-13}
 ULPS = 4
 RNG_SEED = 8
@@ -137,7 +137,7 @@ def variance_ratio(scheme, function, count, replicates=400, k=2.0):
 
 
 def sobol(key, loc, k, shape):
-    """Return the quantiles of scrambled Sobol points."""
+    """Return the quantile function evaluated at scrambled Sobol points."""
     rng = np.random.default_rng(int(random.bits(key)))
     points = [stats.qmc.Sobol(1, rng=rng).random(shape[0])[:, 0] for _ in range(shape[1])]
     return icdf(np.stack(points, 1).astype(np.float32), loc, k)
@@ -164,7 +164,7 @@ def test_gain_grows(scheme):
 
 
 def random_arcs(count, dtype, largest=8.0):
-    """Draw concentrations and ends of arcs of all widths; a third contain the mode, and a third the opposite point."""
+    """Draw concentrations and arcs of all widths; a third are placed on the mode, a third on the opposite point."""
     rng = np.random.default_rng(RNG_SEED)
     k = np.where(rng.random(count) < 0.1, 0, 10 ** rng.uniform(-3, largest, count))
     width = np.where(rng.random(count) < 0.5, 10 ** rng.uniform(-4, 0.79, count), rng.uniform(0.01, 6.28, count))
@@ -197,7 +197,7 @@ def reversed_program(*arguments):
 
 
 def reverse(*arguments):
-    """Return angles at fractions of arcs, and their reverse-mode derivatives in `loc`, `k`, `low` and `high`."""
+    """Return angles at fractions of arcs, and their reverse-mode derivatives with respect to the other arguments."""
     x, slopes = reversed_program(*arguments)
     return np.asarray(x), np.stack(slopes)
 
@@ -248,7 +248,7 @@ def test_reference_agrees_with_mpmath():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_angles_lie_in_the_arc(key, dtype):
-    """Angles of arcs on any turn lie in the arc up to rounding, and exactly if its ends are in [-pi, pi)."""
+    """Angles drawn from arcs on any turn lie in the arc up to rounding, and exactly if its ends are in [-pi, pi)."""
     k, low, high = random_arcs(600, dtype)
     loc = np.random.default_rng(1).uniform(-4, 4, 600).astype(dtype)
     with jax.enable_x64(dtype == "float64"):
@@ -285,7 +285,7 @@ def test_full_circle_is_the_distribution(key):
 
 @pytest.mark.parametrize("k", [1e12, 1e20, 1e30, jnp.inf])
 def test_huge_concentration(key, k):
-    """Angles are normal about the mode, with all digits, if it is in the arc; otherwise they lie at the nearer end."""
+    """If the arc contains the mode, angles are normal about it, with all digits; else they lie at the nearer end."""
     x = np.asarray(truncated_many(key, 0.0, k, -1.0, 2.0), np.float64)
     if k == jnp.inf:
         assert (x == 0).all()
@@ -326,7 +326,7 @@ def quantile(u, v, loc, k, low, high, start):
 
 @jax.jit
 def angles_and_slopes(key, case):
-    """Return twelve angles, and their derivatives in each argument."""
+    """Return twelve angles, and their derivatives with respect to each argument."""
     draw = functools.partial(sample_truncated, key, shape=(12,), dtype=jnp.float64)
     x, slope = jax.linearize(draw, *case)
     return x, jnp.stack([slope(*(jnp.float64(i == j) for j in range(4))) for i in range(4)])
@@ -335,7 +335,7 @@ def angles_and_slopes(key, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOPES)
 def test_slopes_are_differences_of_quantiles(key, case):
-    """Slopes in each argument agree with central differences of the reference at the same fractions."""
+    """Slopes with respect to each argument agree with central differences of the reference at the same fractions."""
     with jax.enable_x64(True):
         x, slopes = map(np.asarray, angles_and_slopes(key, case))
         before, after = (np.asarray(a) for a in fractions(key, (12,), "float64"))
@@ -361,14 +361,14 @@ def test_slopes_in_float32(key):
         for y, value in zip(x[:, j].astype(float), slopes[i][:, j].astype(float), strict=True):
             a, y, b = arcs.on_line(y, loc, low, high)
             expected = exact_slope(i, a, y, b, k)
-            # The rounded distance of an end from `loc` changes the density there by this fraction.
+            # The rounding of the distance of an end from `loc` changes the density there by this fraction.
             rounding = 2.4e-7 * k * np.sin(min(np.pi / 2, max(abs(a), abs(b))))
             scale = (high - low) / max(k, 1) if i == 1 else 1.0
             assert value == pytest.approx(expected, rel=1e-5 + rounding, abs=5e-7 * scale + (0 if i == 1 else rounding))
 
 
 def exact_slope(argument, a, x, b, k):
-    """Return the derivative of the angle x in one argument, from integrals over fine panels."""
+    """Return the derivative of the angle x with respect to one argument, from integrals over fine panels."""
     before, after = arcs.mass(a, x, k, x), arcs.mass(x, b, k, x)
     before, after = before / (before + after), after / (before + after)
     of_low, of_high = after * np.exp(arcs.rise(a, x - a, k)), before * np.exp(arcs.rise(b, x - b, k))
@@ -423,7 +423,7 @@ def test_jit_and_vmap(key, draw):
 
 @pytest.mark.slow
 def test_derivatives_of_pairs_and_strata(key):
-    """The derivatives of strata are those of the quantile, and the derivatives of pairs are opposite."""
+    """Stratified angles have the derivatives of the quantile function, and pairs have opposite derivatives."""
     slopes = jax.jit(jax.jacfwd(functools.partial(sample_antithetic, key, shape=(6,)), 1))(0.5, 3.0)
     np.testing.assert_array_equal(slopes[:3], -slopes[3:])
     x, slope = jax.jit(lambda k: jax.jvp(lambda k: sample_stratified(key, 0.0, k, (9,)), (k,), (1.0,)))(3.0)

@@ -1,4 +1,4 @@
-"""Draws compiled with 512-bit vectors: the angles are the same, and draws inside other programs do not use them."""
+"""Test that 512-bit vectors give the same angles, and that draws inside other programs do not use them."""
 
 import jax
 import numpy as np
