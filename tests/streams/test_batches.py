@@ -184,7 +184,7 @@ def test_threads_share_an_iterator(stream):
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
 def test_explicit_mesh(stream, scope):
-    """The stream is the same on a mesh with explicit axes, even if the last batch is shorter and another thread draws it."""
+    """The stream is the same on a mesh with explicit axes, even if the last batch is shorter."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
     arguments = (KEY, 0.5, 4.0, 2_488, 400)
     if scope == "mesh in scope":
