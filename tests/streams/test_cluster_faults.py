@@ -1,4 +1,4 @@
-"""Test that a run with killed or hanging Dask workers, or on a full disk, completes or can be resumed after a clear error.
+"""Test that runs with killed or hanging Dask workers, or on a full disk, complete or fail with a clear error.
 
 `tests/cli/test_workers.py` also kills the scheduler.
 """
@@ -57,7 +57,7 @@ def processes(client):
 
 
 def strike(client, number, at):
-    """Return a callback that sends a signal to a random busy worker after `at` blocks, and a list of its process ID."""
+    """Return a callback that sends a signal to a random busy worker after `at` blocks, and a list that receives its ID."""
     signalled = []
 
     def progress(done, _):
@@ -101,7 +101,7 @@ def test_worker_that_hangs_is_replaced(tmp_path, expected):
 
 
 def test_worker_that_hangs_ends_the_run(tmp_path, expected):
-    """Without a limit on silence, the run times out and can be resumed. The worker does no harm if it continues later."""
+    """If such a worker is not replaced, the run times out and can be resumed; the worker may continue without harm."""
     out = tmp_path / "a.zarr"
     with local_cluster(tmp_path) as client:
         progress, signalled = strike(client, signal.SIGSTOP, 5)
