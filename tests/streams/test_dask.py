@@ -48,7 +48,7 @@ def test_angles_of_one_call(shape, chunks):
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(100, 50), 9_000])
 def test_large_arrays_use_the_table(chunks):
-    """A large array uses the table, as one call of its size does, even if each chunk alone is too small for the table."""
+    """A large array uses the table, as one call of its size does, even if its chunks are too small for the table."""
     shape = (200, 100)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     np.testing.assert_array_equal(jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks).compute(), expected)
@@ -154,7 +154,7 @@ def test_functions_of_arrays(name, dtype):
     "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
 )
 def test_numbers_follow_the_angles(loc, wide):
-    """The dtype is that of `jax_von_mises.log_prob` in the caller's x64 mode, whatever the mode of the computing thread."""
+    """The dtype is that of `log_prob` in the caller's x64 mode, whatever the mode of the computing thread."""
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))
