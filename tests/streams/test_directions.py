@@ -47,7 +47,7 @@ def test_batches_are_the_stream(stream, donate):
 
 @pytest.mark.slow
 def test_rows_of_several_directions():
-    """A row has one direction for each mean direction, and the length of the rows determines their positions."""
+    """Rows have one direction for each mean direction, and a row's position in the stream depends on its length."""
     means = np.stack([MEAN, -MEAN])
     (rows,) = batches(7, 7, means)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, means, start=3)])
