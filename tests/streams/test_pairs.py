@@ -50,7 +50,7 @@ def test_batches_are_the_stream(name):
 
 @pytest.mark.slow
 def test_rows_of_several_pairs():
-    """A row has one pair for each set of parameters, and the length of the rows determines their positions."""
+    """Rows have one pair for each set of parameters, and a row's position in the stream depends on its length."""
     sets = np.stack([CONCENTRATION, -CONCENTRATION * np.float32([-1, -1, 1])])
     (rows,) = batches(7, 7, sets)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, sets, start=3)])
