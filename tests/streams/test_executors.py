@@ -269,7 +269,7 @@ def test_verified_by_workers(tmp_path, here):
 
 
 def test_batches_of_workers(here):
-    """Workers draw batches as NumPy arrays in the order of the stream, and only a few in advance, from any start."""
+    """Batches from workers are NumPy arrays in the order of the stream, and only a few are drawn in advance."""
     expected = np.asarray(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 2_500, start=70).__next__())
     batches = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 100, start=70, executor=here)
     assert len(batches) == 25
@@ -565,7 +565,7 @@ def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
 
 
 def test_workers_of_different_kinds(here):
-    """Workers with another JAX release or kind of device are refused, since the last digits of their angles may differ."""
+    """Workers with another JAX release or kind of device are refused, since their angles may differ in the last digits."""
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
@@ -606,7 +606,7 @@ def fresh(monkeypatch):
     return settings
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot restrict the cores of a process")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot restrict a process to cores")
 @pytest.mark.parametrize(
     ("others", "cores"),
     [
@@ -626,7 +626,7 @@ def test_cores_are_divided(fresh, monkeypatch, others, cores):
 
 
 def test_place_of_a_later_worker(monkeypatch):
-    """A later worker takes the place, and thus the GPU, of one that has ended; workers share only their own machine."""
+    """A later worker takes the place, and thus the GPU, of one that has ended; each machine counts its own workers."""
     me = os.getpid()
     monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
     assert executors.place([1, 2, 3, me]) == (1, 3)
