@@ -57,7 +57,7 @@ def processes(client):
 
 
 def strike(client, number, at):
-    """Return a callback that sends a signal to a random busy worker after `at` blocks, and a list that receives its ID."""
+    """Return a callback that signals a random busy worker after `at` blocks, and a list that receives its ID."""
     signalled = []
 
     def progress(done, _):
