@@ -565,7 +565,7 @@ def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
 
 
 def test_workers_of_different_kinds(here):
-    """Workers with another JAX release or kind of device are refused, since their angles may differ in the last digits."""
+    """Workers with another JAX release or kind of device are refused, since their angles may differ slightly."""
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
