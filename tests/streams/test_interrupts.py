@@ -227,7 +227,7 @@ def test_iterators(alarm, times):
 
 
 def test_operations_of_a_store_keep_their_order(monkeypatch):
-    """Operations on a store run in the order of the calls, even if the caller is interrupted whenever a thread starts."""
+    """Operations on a store run in the order of the calls, even if every start of a thread is interrupted."""
     in_turn, order = zarr.InTurn(), []
     real = threading.Thread.start
 
