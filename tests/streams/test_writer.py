@@ -338,7 +338,7 @@ def test_finished_by_0_1(old, kind):
 
 @pytest.mark.parametrize(("name", "kept"), [("unfinished.npy", 4), ("unfinished.zarr", 4), ("parts.zarr", 5)])
 def test_begun_by_0_1(old, name, kept):
-    """Runs that version 0.1 began can be resumed, even if interrupted again, and write the same bytes as version 0.1."""
+    """Runs that version 0.1 began can be resumed, even after another interrupt, and write the bytes of version 0.1."""
     out, full = old / name, old / f"finished{os.path.splitext(name)[1]}"
     with pytest.raises(Stop):
         write(out, 300, block_rows=999, resume=True, observe=stop_after(2))
@@ -524,7 +524,7 @@ def test_damaged_block(interrupted, stream):
 
 @pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
 def test_lost_block(interrupted, stream, lost):
-    """A block counts as damaged if its file or shard is truncated, or if its shard is missing or has a damaged index."""
+    """A block is lost if its file or shard is truncated, or if its shard is missing or has a damaged index."""
     path, place = block_file(interrupted, 3)
     if place:
         os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
@@ -850,7 +850,7 @@ def test_object_store(stream):
 
 @pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
-    """Parts that run in any order write the same bytes as one process, and the store is complete after the last part."""
+    """Parts in any order write the same bytes as one process, and the store is complete after the last one."""
     out = tmp_path / "parts.zarr"
     *others, last = np.random.default_rng(parts).permutation(parts).tolist()
     for part in others:
