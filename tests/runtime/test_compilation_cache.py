@@ -1,4 +1,4 @@
-"""Test that later processes share the compilation cache, other users cannot, and full or read-only disks do no harm."""
+"""Test that the compilation cache serves later processes, excludes other users, and tolerates full disks."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Later processes find programs even if they turn the cache on late; the directory is private whatever the umask."""
+    """Later processes find programs, even if they turn the cache on late; the directory is private despite the umask."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
