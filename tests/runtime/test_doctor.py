@@ -408,7 +408,7 @@ ABOUT = {"card": "H100", "driver": "580.65.06"}
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """Simulate a machine with CUDA kernels; return a state in which tests set the outcomes of the trial and the draws."""
+    """Simulate a machine with CUDA kernels; return a state in which tests set the outcomes of trial and draws."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     tried = []
