@@ -1,7 +1,7 @@
 """Test the decisions, refusals and commands of install_gpu.sh.
 
-Besides basic tools, the script finds only stand-ins for nvidia-smi, rocminfo and Python. The stand-in for Python creates
-empty environments and records the arguments of pip.
+Besides basic tools, the script finds only stand-ins for nvidia-smi, rocminfo and Python. The stand-in for Python
+creates empty environments and records the arguments of pip.
 """
 
 import configparser
@@ -381,7 +381,7 @@ def test_extras(machine, form):
 
 
 def test_extras_are_those_of_the_package(machine):
-    """Valid extras are those of setup.cfg except accelerators, which other options select; an error lists the valid ones."""
+    """Valid extras are those of setup.cfg except accelerators, which other options select; errors list valid ones."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     accelerators = {"cuda12", "cuda13", "rocm", "gpu-aot"}
