@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Later processes find programs, even if they turn the cache on late; the directory is private despite the umask."""
+    """Later processes find programs, even if they turn the cache on late, and the directory is always private."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
