@@ -53,7 +53,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
 @pytest.mark.parametrize("k", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_tails_of_the_sampler_keep_the_promise(k, method):
-    """Tail probabilities below 2^-11, counted from all words in these tails, are within the bounds and never reported."""
+    """Tail probabilities below 2^-11, counted from every word there, are within the bounds and never reported."""
     tails = expected.tails(k)
     words = jnp.arange(2**22, dtype=jnp.uint32) << 10 >> 10
     angles = jax.jit(every_word.transform.angles, static_argnums=3)
@@ -140,7 +140,7 @@ def test_invalid_angles_are_reported():
 
 
 def made_up(off=0.0, slack=0.0, count=10**6, size=100):
-    """Return sums with exactly the expected counts in all bins except one, and these bins."""
+    """Return sums that have exactly the expected counts in all bins except one, and these bins."""
     mass = np.full(size, 1 / size)
     counts = count * mass
     counts[3] += off * np.sqrt(counts[3])
@@ -257,7 +257,7 @@ def test_errors_are_those_against_an_independent_quantile(k):
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Rounded angles are off by at most half an ulp, where four are allowed, and the others by about nine or more.
+            # Rounded angles are off by at most half of one ulp (four are allowed), and the others by about nine or more.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))
