@@ -211,7 +211,7 @@ def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """Replace checks and timings with instant ones; return a list of those that ran and a dict of their outcomes."""
+    """Replace checks and timings with instant ones; return a list of those that ran and a dict that sets outcomes."""
     ran, outcomes = [], {}
 
     def check(name):
