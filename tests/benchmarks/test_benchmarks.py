@@ -268,13 +268,13 @@ class Fake(peers.Peer):
         self.most_ever = {} if most_ever is None else {"sample": most_ever}
 
     def sample(self, case):
-        """Return a function that draws, prepared at once."""
+        """Return a prepared function that draws."""
         if self.make is not None:
             return self.make(case)
         return peers.Ready(timing.Competitor(lambda i: np.full(case.count, 0.1)))
 
     def cdf(self, case):
-        """Return a function that gives invalid probabilities, prepared at once."""
+        """Return a prepared function whose probabilities are all NaN."""
         return peers.Ready(timing.Competitor(lambda x: np.full_like(x, np.nan)))
 
 
