@@ -75,7 +75,7 @@ def runs():
 
 
 def test_particles_follow_the_exact_filter(runs, key):
-    """The RMS difference of the particles' mean resultants from the exact ones is less than 3 / sqrt(4096)."""
+    """The RMS distance between the particles' mean resultants and the exact ones is less than 3 / sqrt(4096)."""
     _, readings, _, densities = (each[0] for each in runs)
     cloud = np.asarray(example.particle_filter(key, example.gyro(), readings, example.compass())[1], float)
     miss = np.abs(np.mean(np.exp(1j * cloud), axis=1) - resultant(densities))
