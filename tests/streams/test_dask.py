@@ -114,7 +114,7 @@ def test_xarray():
 
 
 def test_graph_is_small():
-    """The graph has one task per chunk. A single pickled task, including the key, has less than 400 bytes."""
+    """The graph has one task per chunk. A single pickled task, including the key, takes less than 400 bytes."""
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (10**6, 10**6), chunks=(10_000, 10_000))
     graph = dict(angles.__dask_graph__())
     assert len(graph) == angles.npartitions == 10_000
