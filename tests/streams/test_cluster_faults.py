@@ -1,4 +1,4 @@
-"""Test that runs with killed or hanging Dask workers, or on a full disk, complete or fail with a clear error.
+"""Test that runs with killed or hanging Dask workers, or on a full disk, complete or can be resumed.
 
 `tests/cli/test_workers.py` also kills the scheduler.
 """
