@@ -146,7 +146,7 @@ class Machine:
         return self.log.read_text().splitlines()
 
     def files(self):
-        """Return all files with their content."""
+        """Map each file and folder to its content, which is None for a folder."""
         paths = (path for path in self.path.rglob("*") if path != self.log)
         return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
@@ -381,7 +381,7 @@ def test_extras(machine, form):
 
 
 def test_extras_are_those_of_the_package(machine):
-    """Valid extras are those of setup.cfg except accelerators, which other options select; errors list valid ones."""
+    """Valid extras, which an error lists, are those of setup.cfg except accelerators, which have separate options."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     accelerators = {"cuda12", "cuda13", "rocm", "gpu-aot"}
