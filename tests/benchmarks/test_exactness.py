@@ -140,7 +140,7 @@ def test_invalid_angles_are_reported():
 
 
 def made_up(off=0.0, slack=0.0, count=10**6, size=100):
-    """Return sums that have exactly the expected counts in all bins except one, and these bins."""
+    """Return sums that have exactly the expected counts in all bins except one, and the bins."""
     mass = np.full(size, 1 / size)
     counts = count * mass
     counts[3] += off * np.sqrt(counts[3])
@@ -159,7 +159,7 @@ def test_a_bin_that_is_off_is_found_and_its_slack_is_subtracted():
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])
 def test_false_alarms_of_the_worst_of_many_bins_are_bounded(slack):
-    """The rate of false alarms, computed exactly, is bounded even for bins with too few angles for the normal approximation."""
+    """The rate of false alarms is bounded even for bins with too few angles for the normal approximation."""
     count, bins = 2**22, 2**14
     counts = np.arange(0, 800)
     once = verdicts.binomial(counts, count, 1 / bins - slack, 1 / bins + slack)
@@ -239,7 +239,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("k", [0.5, 0.0, 1e4])
 def test_errors_are_those_against_an_independent_quantile(k):
-    """The interpolated quantile is far more accurate than the guarantee, and errors have the right units."""
+    """The interpolated quantiles are far more accurate than the guarantee, and errors have the right units."""
     with jax.enable_x64(True):
         table = jnp.asarray(every_word.cubics(k))
         for first in (0, 2**25 + 12345, 2**31 - 2**14):
@@ -257,7 +257,7 @@ def test_errors_are_those_against_an_independent_quantile(k):
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Rounded angles are off by at most half of one ulp (four are allowed), and the others by about nine or more.
+            # Rounded angles are off by at most half an ulp (four are allowed), and the other angles by about nine or more.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))
