@@ -124,7 +124,7 @@ def test_python_runs(page):
 
 
 def agrees(line, shown):
-    """Return whether a line agrees with the page up to an ellipsis, with numbers to a relative error of 1e-4."""
+    """Return whether a line agrees with the page up to an ellipsis, where numbers may have a relative error of 1e-4."""
     number = re.compile(r"-?\d+\.\d*(?:e-?\d+)?")
     start = shown.split("...")[0]
     words, values = number.sub("", line), [float(digits) for digits in number.findall(line)]
