@@ -257,7 +257,7 @@ def test_errors_are_those_against_an_independent_quantile(k):
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Rounded angles are off by at most half an ulp (four are allowed), and the other angles by about nine or more.
+            # Rounded angles are off by at most half an ulp (four are allowed), and the others by about nine or more.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))
