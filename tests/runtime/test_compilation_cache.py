@@ -296,7 +296,7 @@ look("nowhere", 15)
 
 @pytest.mark.slow
 def test_full_and_read_only_disk(tmp_path):
-    """On a full or read-only disk, existing entries are used and nothing fails; incomplete entries are removed later."""
+    """On a full or read-only disk, existing entries are used and nothing fails; incomplete ones are removed later."""
     unshare = children.own_mounts(tmp_path)
     lines = children.run(NARROW, tmp_path, before=unshare)
     room, found, added, filling, again, read_only, read_only_new, nowhere = (line.split(maxsplit=5) for line in lines)
