@@ -257,7 +257,7 @@ def recorded(out):
 
 
 def test_nothing_is_written_twice(out, monkeypatch):
-    """A run writes the head of its record once. Each block then adds a line; a store divides the lines into segments."""
+    """A run writes the head of its record once. Each block then adds a line; a store keeps lines in segments."""
     monkeypatch.setattr(zarr.ZarrStore, "SEGMENT_LINES", 3)
     seen = []
 
