@@ -71,7 +71,7 @@ def disturbed_child(out, angles, ready):
 
 
 def disturb(tmp_path, kind, numbers, times):
-    """Disturb runs that resume one another by signals; return the number of recorded blocks after each disturbed run.
+    """Send signals to runs that resume one another; return the number of recorded blocks after each disturbed run.
 
     The signals arrive at random times in all stages of a run, from the checks of the target to its completion.
     """
