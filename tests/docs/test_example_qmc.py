@@ -79,7 +79,7 @@ def test_sobol_angles_are_as_even_as_the_points():
 def test_independent_error_is_the_standard_deviation(rms_errors):
     """The mean squared error for n points is the variance of 2 + 2 cos(x), divided by n.
 
-    The 50 replicates for each of two sizes estimate it with a relative standard error of about 14%.
+    The 50 replicates for each of the two sizes together give it with a relative standard error of 14%.
     """
     first, second = (special.ive(p, example.CONCENTRATION) / special.i0e(example.CONCENTRATION) for p in (1, 2))
     variance = 4 * (0.5 + 0.5 * second * np.cos(2 * example.LOC) - (first * np.cos(example.LOC)) ** 2)
