@@ -1,4 +1,4 @@
-"""Restore the environment variable that the benchmark programs set in their process."""
+"""Set and restore the environment variable that the benchmark programs would set in this process."""
 
 import pytest
 

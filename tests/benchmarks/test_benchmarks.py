@@ -1,4 +1,4 @@
-"""The clock, the cases and peers, the verdicts, the result files, and a run of the complete benchmark."""
+"""Test the timing, the cases and peers, the verdicts, the result files, and a complete run of the benchmark."""
 
 import contextlib
 import io
@@ -107,7 +107,7 @@ def test_stages_are_distinguished(clock):
 
 def test_stages_of_short_calls_are_averaged_over_a_turn(clock):
     first, odd, even = (9.0, 9.0, 9.0), (2.0**-8, 2.0**-7, 0.0), (2.0**-7, 2.0**-8, 2.0**-7)
-    # Call 0 is not made here. Call 1 sets the number of calls in a turn, 7, and call 2 warms up the turn, untimed.
+    # Call 0 is not made here. Call 1 sets the number of calls per turn to 7, and call 2 warms up without being timed.
     competitor, fetch = in_stages(clock, first, (2.0**-6, 0.0, 0.0), first, odd, odd, odd, odd, even, even, even)
     (stages,) = timing.stages({"a": competitor}, fetch, 1, clock)["a"]
     assert stages == pytest.approx(((4 + 3 * 2) / 7 / 256, (4 * 2 + 3) / 7 / 256, 3 * 2 / 7 / 256))
@@ -123,7 +123,7 @@ def test_median_quartiles_and_spread():
 
 @pytest.mark.parametrize(("turns", "wide"), [(1, True), (2, True), (3, False)])
 def test_too_few_turns_have_no_spread(turns, wide):
-    """A timing of one or two turns counts as wide, since their agreement proves nothing."""
+    """A timing of one or two turns counts as wide, since so few turns prove nothing."""
     assert timing.Timing(1.0, (0.5,) * turns).wide == wide
 
 
@@ -188,7 +188,7 @@ def test_verdicts():
         ("a", goals.MET),
         ("b", goals.MISSED),
         ("c", goals.NOT_MEASURED),
-        # No timing is more precise than 1 %.
+        # No timing is more precise than 1%.
         ("e", goals.TOO_CLOSE),
     ]
 
@@ -259,7 +259,7 @@ def test_distances_are_zero_for_the_reference_and_see_an_error():
 
 
 class Fake(peers.Peer):
-    """A peer that draws 0.1, or the result of `make`."""
+    """A peer whose draws all equal 0.1, unless `make` prepares them."""
 
     def __init__(self, name, make=None, most=None, most_ever=None):
         self.name = self.label = name
@@ -268,13 +268,13 @@ class Fake(peers.Peer):
         self.most_ever = {} if most_ever is None else {"sample": most_ever}
 
     def sample(self, case):
-        """Return draws, ready at once."""
+        """Return a prepared function that draws."""
         if self.make is not None:
             return self.make(case)
         return peers.Ready(timing.Competitor(lambda i: np.full(case.count, 0.1)))
 
     def cdf(self, case):
-        """Return invalid probabilities, ready at once."""
+        """Return a prepared function whose probabilities are all NaN."""
         return peers.Ready(timing.Competitor(lambda x: np.full_like(x, np.nan)))
 
 
@@ -342,7 +342,7 @@ def test_errors_skip_failing_peers_and_report_nan():
 
 
 def ready(peer, case):
-    """Return the prepared `peer`, or None if it lacks the task; skip if its library is missing."""
+    """Return the prepared `peer`, or None if it lacks the task; skip the test if its library is missing."""
     if case.task in peer.lacks:
         with pytest.raises(peers.Unavailable):
             peer.prepare(case)
@@ -447,7 +447,7 @@ def test_a_complete_run(run):
     assert {row["task"] for row in result["errors"]} == {"cdf", "icdf"}
     # The package's errors are below the bounds that it states.
     assert max(row["largest"] for row in result["errors"] if row["peer"] == "ours") < 4e-6
-    # Grids have no goals, and the pictures omit them.
+    # The grid of sizes has no goals, and the pictures omit it.
     assert {row["case"] for row in result["goals"]} == {"array", "small", "icdf", "cdf"}
     assert plots.speed_series(result) == {}
     for case in result["cases"]:

@@ -1,4 +1,4 @@
-"""The benchmark of arbitrary densities on the circle, on two small cases."""
+"""Run the benchmark of arbitrary densities on the circle with two small cases."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The comparison of two results: slower cases and noise."""
+"""Test the comparison of two results, including slower cases and noise."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ def states(comparison):
 
 
 def compared(before, after, tolerance=0.3, **environment):
-    """Compare two results of a case, from the seconds that each peer takes before and after."""
+    """Compare two results of a case, made from the seconds that each peer takes before and after."""
     old, new = result_file(timed_case(**before)), result_file(timed_case(**after), **environment)
     return compare.compare(old, new, tolerance)
 
@@ -78,7 +78,7 @@ def test_noise_gives_no_verdict(where, who):
 
 
 def test_a_change_within_the_noise_is_no_change():
-    """A loss of 20 % is within the noise: four spreads of 15 %, none of them wide, combine to 30 %."""
+    """A loss of 20% is within the noise: four spreads of 15%, none of them wide, combine to 30%."""
     steady, loose = [1.0] * 5, [0.9, 0.925, 1.0, 1.075, 1.1]
     scaled = [1.25 * seconds for seconds in loose]
     before, after = {"ours": loose, "numpy": loose}, {"ours": scaled, "numpy": loose}

@@ -1,4 +1,4 @@
-"""The search for errors of a sampler: its expected values, counts, false alarms, and the damage that it must detect."""
+"""Test the search for errors of a sampler: expected values, counts, false alarms, and damage that it must detect."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
     below = 2 * middle - places
     assert np.all(below < places)
     assert np.array_equal(below.astype(jnp.dtype(dtype)).astype(np.float64), below)
-    # No value lies between them: just above the midpoint rounds up, and just below it rounds down.
+    # The values are adjacent: numbers just above their midpoint round up, and numbers just below it round down.
     assert np.array_equal((middle + 0.01 * (places - below)).astype(jnp.dtype(dtype)).astype(np.float64), places)
     assert np.array_equal((middle - 0.01 * (places - below)).astype(jnp.dtype(dtype)).astype(np.float64), below)
 
@@ -53,7 +53,7 @@ def test_bins_of_short_floats_are_their_values(dtype):
 @pytest.mark.parametrize("k", [0.0, 0.5, 5.0])
 @pytest.mark.parametrize("method", ["table", "direct"])
 def test_tails_of_the_sampler_keep_the_promise(k, method):
-    """Tail probabilities below 2^-11, counted from all words, are within the bounds and never reported."""
+    """Tail probabilities below 2^-11, counted from every word there, are within the bounds and never reported."""
     tails = expected.tails(k)
     words = jnp.arange(2**22, dtype=jnp.uint32) << 10 >> 10
     angles = jax.jit(every_word.transform.angles, static_argnums=3)
@@ -140,7 +140,7 @@ def test_invalid_angles_are_reported():
 
 
 def made_up(off=0.0, slack=0.0, count=10**6, size=100):
-    """Return sums in which all bins except one have exactly the expected counts, and these bins."""
+    """Return sums that have exactly the expected counts in all bins except one, and the bins."""
     mass = np.full(size, 1 / size)
     counts = count * mass
     counts[3] += off * np.sqrt(counts[3])
@@ -159,7 +159,7 @@ def test_a_bin_that_is_off_is_found_and_its_slack_is_subtracted():
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])
 def test_false_alarms_of_the_worst_of_many_bins_are_bounded(slack):
-    """The rate, computed exactly, is bounded even for bins with too few angles for the normal approximation."""
+    """The rate of false alarms is bounded even for bins with too few angles for the normal approximation."""
     count, bins = 2**22, 2**14
     counts = np.arange(0, 800)
     once = verdicts.binomial(counts, count, 1 / bins - slack, 1 / bins + slack)
@@ -192,7 +192,7 @@ def test_a_missing_tail_is_found():
 
 @pytest.mark.slow
 def test_p_values_of_a_correct_sampler_are_not_small():
-    """All p-values are upper bounds, and those of tests without slack are uniform."""
+    """All p-values are conservative, and those of tests without slack are uniform."""
     k, p_values = 2.0, []
     bins, tails = expected.bins(k, "float32", 2**8), expected.tails(k)
     (mean,) = expected.moments(k, (1,), "float32")["versine"][0]
@@ -239,7 +239,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("k", [0.5, 0.0, 1e4])
 def test_errors_are_those_against_an_independent_quantile(k):
-    """The interpolated quantile is far more accurate than the guarantee, and errors have the right units."""
+    """The interpolated quantiles are far more accurate than the guarantee, and errors have the right units."""
     with jax.enable_x64(True):
         table = jnp.asarray(every_word.cubics(k))
         for first in (0, 2**25 + 12345, 2**31 - 2**14):
@@ -253,11 +253,11 @@ def test_errors_are_those_against_an_independent_quantile(k):
             coarse = exact[0] > 3.14  # near pi, floats are too coarse for relative errors of t
             assert np.max(share) < 1e-4
             assert np.max(tail) < 1e-10 or coarse
-            # Angles with an error of 1e-6 in their tail probability.
+            # Angles whose tail probabilities have a relative error of 1e-6.
             share, tail = errors(exact + 1e-6 * t / np.exp(every_word.reference.log_prob(exact, k)))
             assert np.allclose(tail, 1e-6, rtol=1e-3) or coarse
             assert np.max(share) < 0.501
-            # Rounded angles use at most half of the four ulp allowed. The others are off by nine ulp or more.
+            # Rounded angles are off by at most half an ulp (four are allowed), and the others by about nine or more.
             single = exact.astype(np.float32)
             assert np.max(next(errors(single))) < 0.126
             share, tail = errors(single * np.float32(1 + 9 * 2.0**-23))

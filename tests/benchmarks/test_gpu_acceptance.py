@@ -1,4 +1,4 @@
-"""The acceptance run for a GPU, tested without one: with small sizes, and with kernels executed on the CPU."""
+"""Test the acceptance run for a GPU without a GPU, with small sizes and with kernels executed on the CPU."""
 
 import json
 import os
@@ -211,7 +211,7 @@ def test_goals_of_kernels_that_were_not_measured_are_missed(monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """Replace checks and timings with instant ones; return a list of those that ran, and a dict that sets outcomes."""
+    """Replace checks and timings with instant ones; return a list of those that ran and a dict that sets outcomes."""
     ran, outcomes = [], {}
 
     def check(name):
@@ -295,7 +295,7 @@ def searched(monkeypatch):
 
 @pytest.mark.few(1)
 def test_both_paths_are_searched_for_errors(on_host, searched, tmp_path):  # noqa: F811
-    """The kernels are searched first, then the plain path with fewer angles; each search keeps a separate file."""
+    """The kernels are searched first, then the plain path with fewer angles; each search has a separate file."""
     outcomes = list(checks.distributions(plan.FULL, tmp_path / "result.distributions"))
     assert all(check.ok for check in outcomes)
     assert searched == [

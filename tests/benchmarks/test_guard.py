@@ -1,4 +1,4 @@
-"""The guard: its bounds, its repeated attempts at noisy cases, and its verdict."""
+"""Test the guard's bounds, its repeated attempts at noisy cases, and its verdict."""
 
 import pytest
 
@@ -11,7 +11,7 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
 
 
 def attempt(*entries):
-    """Judge a case with these measurements, one after another; return the states and the number of attempts."""
+    """Judge a case by successive measurements; return the states and the number of attempts."""
     remaining = list(entries)
     entry, verdicts = guard.attempt(lambda: remaining.pop(0), "cpu", BOUNDS)
     assert entry is entries[len(entries) - len(remaining) - 1]

@@ -1,4 +1,4 @@
-"""The profile: its measurements and findings on made-up data, and one tiny run of all sections."""
+"""Test the measurements and findings of the profile on made-up data, and one tiny run of all sections."""
 
 import json
 import re
@@ -143,7 +143,7 @@ QUICK = ("keys", "trace")  # the sections with the fewest programs to compile
 
 @pytest.fixture(scope="module", params=[QUICK, pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len)
 def ran(request, tmp_path_factory):
-    """Return the folder of a report, the data of `--json`, and the names of the sections."""
+    """Return the folder of a report, the data that `--json` writes, and the names of the sections."""
     folder = tmp_path_factory.mktemp("profile")
     out, kept = folder / "report", folder / "result.json"
     with pytest.MonkeyPatch.context() as fewer:

@@ -1,4 +1,4 @@
-"""Detection of a busy machine, from made-up measurements."""
+"""Test the detection of a busy machine, mostly on made-up measurements."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The simple profile: its advice on made-up measurements, and one real run."""
+"""Test the advice of the simple profile on made-up measurements, and one real run."""
 
 import re
 
@@ -19,7 +19,7 @@ NOISY = [0.5, 0.7, 1.0, 1.6, 2.0]
         # A noisy timing or a busy machine allows no conclusion.
         (None, False, {"ours": NOISY, "normal": 0.5}, 0.1, ["rounds disagree"]),
         (None, True, {"ours": 1.0, "normal": 0.5}, 0.1, ["Other work"]),
-        # Even steady rounds are precise only to 1 %.
+        # Even steady rounds are precise only to 1%.
         (None, False, {"ours": 1.0, "normal": 0.995}, 0.1, []),
     ],
 )

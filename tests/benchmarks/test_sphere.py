@@ -1,4 +1,4 @@
-"""The benchmark of directions, on a few small cases."""
+"""Run the benchmark of directions with a few small cases."""
 
 import json
 

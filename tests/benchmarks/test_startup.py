@@ -1,4 +1,4 @@
-"""The benchmark of the first call, on made-up processes and one real process."""
+"""Test the benchmark of the first call on made-up processes and on one real process."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The benchmark of long streams and its pictures."""
+"""Test the benchmark of long streams and its pictures."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ QUIET, BUSY = quiet.decide(0.1, 2, 0.0, 0.01), quiet.decide(9.0, 2, 0.0, 0.01)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Return the path of the result of a tiny run of all sections, which traces the memory of one stream."""
+    """Run all sections on a tiny stream, tracing only the memory of a stream to .npy; return the path of the result."""
     pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
     directory = tmp_path_factory.mktemp("streaming")
     path, place = directory / "result.json", directory / "disk"

@@ -1,4 +1,4 @@
-"""The benchmark of pairs of angles, on a few small cases."""
+"""Run the benchmark of pairs of angles with a few small cases."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The benchmark of workers: its tables are complete, and it times the records of `write_samples`."""
+"""Test that the benchmark of workers prints complete tables and times the records of `write_samples`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The command line: its files, its messages, and what a failure leaves."""
+"""Test the files and messages of the command line, and what remains after a failure."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ SMALL = ("--size", "1000", "--concentration", "3")
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command line in an empty directory, and returns its exit code and outputs."""
+    """Return a function that runs the command line in an empty directory and returns its exit code and output."""
     monkeypatch.chdir(tmp_path)
     result = namedtuple("result", "code out err")
 
@@ -103,7 +103,7 @@ def test_dtype(run, dtype):
 
 @pytest.mark.slow
 def test_module_runs_without_warnings(tmp_path):
-    """A separate process, which runs the code of the installed command, shows progress on stderr."""
+    """`python -m jax_von_mises` runs without warnings and shows progress on stderr."""
     process = subprocess_sample(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -138,7 +138,7 @@ def test_edges(run, size, argv):
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loc", ["0.7", "3.14159265358979", "-3.14159265358979"])
 def test_point_mass(run, dtype, loc):
-    """All angles equal `loc` to the last digit, up to full turns, and the summary finds no fault."""
+    """All angles equal `loc` up to rounding and full turns, and the summary finds no fault."""
     result = run("--concentration", "inf", "--loc", loc, "--size", "10", "--dtype", dtype)
     drawn = np.load("samples.npy").astype(np.float64)
     half = (drawn - np.float64(np.dtype(dtype).type(loc))) / 2
@@ -180,7 +180,7 @@ SPHERE = ("--distribution", "von-mises-fisher", "--size", "1000", "--concentrati
 
 
 def test_directions(run):
-    """The file holds the function's draws; the summary tests their parts along and across the mean direction."""
+    """The file holds the function's draws; the summary tests their components along and across the mean direction."""
     result = run(*SPHERE, "--mean-direction", "-3,0,4", "--seed", "7", "--block", "400")
     assert result.code == 0, result.err
     mean = np.float32([-3, 0, 4])
@@ -221,7 +221,7 @@ def test_summary_of_directions_finds_faults():
 
 
 def test_moments_of_directions():
-    """Moments of directions agree with Bessel functions, even where these overflow in float64."""
+    """Moments of directions agree with ratios of Bessel functions, even where these functions overflow in float64."""
     for d, k in ((2, 0.5), (3, 1e6), (10, 3.0), (1000, 50.0), (5, 1e12)):
         with mpmath.workdps(40):
             a = mpmath.besseli(mpmath.mpf(d) / 2, k) / mpmath.besseli(mpmath.mpf(d) / 2 - 1, k)
@@ -294,7 +294,7 @@ def test_summary_of_pairs_finds_faults():
 
 
 def test_turns_are_reduced_exactly():
-    """The reduction is exact to the last digit, even for large angles; angles in [-pi, pi] do not change."""
+    """Reduced angles have an absolute error of at most 2^-51, and angles in [-pi, pi] do not change."""
     loc = np.array([0.7, -3.0, np.pi, 3.2, -100.0, 1e5, -1e10, 2.0**50 + 0.25])
     with mpmath.workprec(200):
         exact = [float(x - mpmath.nint(x / (2 * mpmath.pi)) * 2 * mpmath.pi) for x in map(mpmath.mpf, loc.tolist())]
@@ -453,7 +453,7 @@ def test_resume_of_another_stream(run):
 
 @pytest.mark.parametrize("size", [100, 300, 1_000])
 def test_times(run, monkeypatch, size):
-    """The times are those of compiling both programs, of drawing the first block, and of writing all blocks."""
+    """The summary has the time of compilation and the rates of drawing the first block and of writing all blocks."""
     clock = [0.0]
     monkeypatch.setattr(writer.time, "perf_counter", lambda: clock[0])
 
@@ -539,7 +539,7 @@ class Collected:
 def test_signal_in_a_destructor(number):
     """An exception that Python drops in a destructor is raised again with the next block."""
     if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("this process ignores the signal, as after nohup, and so does every command")
+        pytest.skip("this process ignores the signal, as under nohup, and so would the command")
     error = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: commands.Terminated}[number]
     watch = commands.Watch(summary.Moments(np.float64(0), np.float64(1)), quiet=True)
     before = signal.getsignal(number)
@@ -575,7 +575,7 @@ def test_ignored_signals_stay_ignored():
 def test_signal_keeps_finished_blocks(tmp_path, number, code):
     """After a signal, recorded blocks are kept, and the message names --resume."""
     if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("this process ignores the signal, as after nohup, and so does every command")
+        pytest.skip("this process ignores the signal, as under nohup, and so would the command")
     process = subprocess_sample(tmp_path, "--size", "1e9", "--block", "1e6")
     deadline = time.monotonic() + 60
     while not recorded(tmp_path / "samples.npy"):

@@ -1,4 +1,4 @@
-"""The command line with several processes: workers, a Dask cluster, and the parts of an array job."""
+"""Test the command line with several processes: workers, a Dask cluster, and the parts of an array job."""
 
 import contextlib
 import json
@@ -80,7 +80,7 @@ def wait_until(condition, process=None, seconds=120):
 
 
 def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
-    """Both names of the options select a part; the last part completes the store, and any part can be repeated."""
+    """Options under either name select a part; the last part completes the store, and any part can be repeated."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     output = capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
 
 @pytest.mark.slow
 def test_workers(tmp_path, monkeypatch, capsys, alone):
-    """Workers write the bytes of a single process, and the summary covers their angles."""
+    """Workers write the same bytes as a single process, and the summary covers their angles."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
     captured = capsys.readouterr()
@@ -228,7 +228,7 @@ def test_worker_that_hangs_is_ended(tmp_path, start):
 
 @pytest.mark.slow
 def test_dask_cluster(tmp_path, start, alone):
-    """A scheduler file or an address selects a cluster; if the scheduler is killed, --resume continues on another."""
+    """A scheduler file or address selects a cluster; after the scheduler is killed, a new cluster resumes the run."""
     pytest.importorskip("distributed", reason="Dask is not installed (extra `dask`)")
     file, out = tmp_path / "scheduler.json", tmp_path / "a.zarr"
 

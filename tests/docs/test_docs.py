@@ -1,7 +1,7 @@
-"""The code on the pages runs as printed, from top to bottom, and prints what the pages show.
+"""Test that the code on the pages runs as printed, from top to bottom, and prints what the pages show.
 
 The ``python`` blocks of a page run one after another in one process, and each ``py`` block in a separate process. The
-lines of ``sh`` and ``console`` blocks run in one directory. Lines that install, take minutes or need a cluster do not
+lines of ``sh`` and ``console`` blocks run in one directory. Lines that install, take too long or need a cluster do not
 run; only their names and options are checked against the programs that they call. ``make test`` runs the README, and
 ``make docs-code`` runs every page and the examples in the docstrings.
 """
@@ -39,7 +39,7 @@ SHOWN = re.compile(r"^ *print\(.*\)  # (.+)$", re.M)
 
 # The mark of a cluster's job script, which is not run here.
 JOB = "#SBATCH"
-# Arguments of `jax-von-mises` in lines that are only parsed, since they take hours, or need a bucket or a shared disk.
+# Arguments of `jax-von-mises` in lines that are only parsed, since they take too long or need a bucket or shared disk.
 TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
 # External programs that cannot run here.
 FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget", "pytest")
@@ -54,7 +54,7 @@ def blocks(page, *languages):
 
 
 def lines(block):
-    """Return the command lines of a block; of a transcript, only those after a prompt."""
+    """Return the command lines of a block; in a transcript, these are only the lines after a prompt."""
     entered = block.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in entered):
         entered = [line[2:] for line in entered if line.startswith("$ ")]
@@ -124,7 +124,7 @@ def test_python_runs(page):
 
 
 def agrees(line, shown):
-    """Return whether a printed line has the text of the page up to an ellipsis, and nearly the same numbers."""
+    """Return whether a line agrees with the page up to an ellipsis, where numbers may have a relative error of 1e-4."""
     number = re.compile(r"-?\d+\.\d*(?:e-?\d+)?")
     start = shown.split("...")[0]
     words, values = number.sub("", line), [float(digits) for digits in number.findall(line)]
@@ -191,7 +191,7 @@ def commands():
 
 
 def help_of(module):
-    """Return the --help text of a program of the repository."""
+    """Return the --help text of a program in the repository."""
     program = importlib.import_module(module)
     if hasattr(program, "__path__"):
         program = importlib.import_module(f"{module}.__main__")

@@ -1,4 +1,4 @@
-"""The filters for a heading, compared with closed forms and with each other."""
+"""Compare the filters for a heading with closed forms and with each other."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ def one_reading():
 
 
 def resultant(densities):
-    """Return the mean unit vector, as a complex number, of densities on the grid along the last axis."""
+    """Return the mean unit vectors, as complex numbers, of densities on the grid along the last axis."""
     return np.mean(2 * np.pi * np.asarray(densities, float) * np.exp(1j * np.asarray(example.grid(), float)), axis=-1)
 
 
@@ -54,7 +54,7 @@ def test_grid_filter_has_the_exact_moments(one_reading):
 
 
 def test_particles_have_the_exact_moments(one_reading, key):
-    """The particles' mean resultant is exact up to five standard errors of 4096 particles."""
+    """The mean resultant of 4096 particles differs from the exact one by at most five standard errors."""
     inputs, expected = one_reading
     estimates, cloud = example.particle_filter(key, *inputs)
     assert np.abs(cloud[0] - cloud[1]).max() > 0
@@ -65,7 +65,7 @@ def test_particles_have_the_exact_moments(one_reading, key):
 
 @pytest.fixture(scope="module")
 def runs():
-    """Return the headings, the readings and the exact filter's results of each run, with the keys of `compare`."""
+    """Return the headings, the readings and the exact filter's results of runs with the keys of `compare`."""
     turns, concentrations = example.gyro(), example.compass()
     results = []
     for key in random.split(random.key(2), RUNS):
@@ -75,7 +75,7 @@ def runs():
 
 
 def test_particles_follow_the_exact_filter(runs, key):
-    """Over all steps, the particles' mean resultant differs from the exact one by less than 3 / sqrt(4096) (RMS)."""
+    """The RMS distance between the particles' mean resultants and the exact ones is less than 3 / sqrt(4096)."""
     _, readings, _, densities = (each[0] for each in runs)
     cloud = np.asarray(example.particle_filter(key, example.gyro(), readings, example.compass())[1], float)
     miss = np.abs(np.mean(np.exp(1j * cloud), axis=1) - resultant(densities))
@@ -83,7 +83,7 @@ def test_particles_follow_the_exact_filter(runs, key):
 
 
 def test_rotated_readings_rotate_the_posterior(runs):
-    """Rotated readings rotate the posterior, even across the ends of the grid."""
+    """Rotating the readings rotates the posterior, even across the ends of the grid."""
     _, readings, _, plain = (each[0] for each in runs)
     cells = 200
     turned = readings + np.float32(2 * np.pi * cells / example.CELLS)
@@ -100,7 +100,7 @@ def test_exact_filter_knows_its_error(runs):
 
 
 def test_exact_filter_is_far_better_than_a_reading(runs):
-    """At steps with a compass reading, the exact filter has less than 0.3 times the mean loss of the readings."""
+    """At steps with a reading, the mean loss of the exact filter is less than 0.3 times that of the readings."""
     headings, readings, estimates, _ = runs
     observed = np.asarray(example.compass()) > 0
     alone, exact = (np.mean(1 - np.cos(angles - headings)[:, observed]) for angles in (readings, estimates))

@@ -1,4 +1,4 @@
-"""The example with several processes gives the results of a single process."""
+"""Test that the example with several processes gives the same results as a single process."""
 
 import zlib
 
@@ -31,7 +31,7 @@ def test_blocks_are_parts_of_one_stream(alone, stream):
 
 
 def test_fit_finds_the_truth(alone, stream):
-    """The fit lies within five standard errors of the truth, and the gradient of the likelihood is 0 there."""
+    """The fit is within five standard errors of the truth, and the gradient of the log-likelihood at the fit is 0."""
     estimates = np.array(alone["parameters"])
     hour = np.arange(len(stream)) % 24 * np.pi / 12
     information = example.CONCENTRATION * 0.80999 * len(hour) * np.array([1, 0.5])  # A(3) = I1(3)/I0(3)
@@ -51,7 +51,7 @@ def test_gradient_is_that_of_the_likelihood():
 
 
 def test_two_processes_agree_with_one(alone):
-    """Two processes agree with one, even if this process was started with invalid settings of JAX."""
+    """Two processes agree with one, even if this process was started with invalid JAX settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", "--xla_no_such_flag")
         patch.setenv("JAX_PLATFORMS", "no_such_platform")

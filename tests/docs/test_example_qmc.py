@@ -1,4 +1,4 @@
-"""The quasi-Monte Carlo example: the exact mean, the distribution of each scheme, and how fast errors fall."""
+"""Test the quasi-Monte Carlo example: the exact mean, the distribution of each scheme, and how fast errors fall."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def test_squared_distance():
 
 @pytest.mark.parametrize("angles", [1, 2, 3])
 def test_exact_mean_by_quadrature(angles):
-    """The exact mean equals a sum over a periodic grid, which integrates smooth periodic functions to rounding."""
+    """The exact mean equals a sum over a periodic grid, which integrates smooth periodic functions up to rounding."""
     grid = np.linspace(-np.pi, np.pi, 32, endpoint=False)
     weights = np.exp(example.CONCENTRATION * np.cos(grid - example.LOC))
     weights /= weights.sum()
@@ -49,7 +49,7 @@ SCHEMES = {
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_angles_of_each_scheme_have_the_distribution(name):
-    """Trigonometric moments are unbiased, up to five standard errors from the spread of the replicates."""
+    """Trigonometric moments are exact up to five standard errors, estimated from the spread of the replicates."""
     angles = np.asarray(SCHEMES[name](), float)
     assert angles.shape[:2] == (max(SIZES), REPLICATES)
     for order in (1, 2):
@@ -61,7 +61,7 @@ def test_angles_of_each_scheme_have_the_distribution(name):
 
 
 def test_mirrored_angles_are_adjacent():
-    """Any even number of first points consists of complete pairs."""
+    """The first points consist of complete pairs if their number is even."""
     angles = np.asarray(SCHEMES["mirrored pairs"](), float)
     around = np.exp(1j * (angles - example.LOC))
     np.testing.assert_allclose(around[::2], np.conj(around[1::2]), atol=1e-6)
@@ -77,7 +77,10 @@ def test_sobol_angles_are_as_even_as_the_points():
 
 
 def test_independent_error_is_the_standard_deviation(rms_errors):
-    """The mean squared error of n points is the variance of 2 + 2 cos(x) over n; 100 replicates give it to 14 %."""
+    """The mean squared error for n points is the variance of 2 + 2 cos(x), divided by n.
+
+    The 50 replicates for each of the two sizes together give it with a relative standard error of 14%.
+    """
     first, second = (special.ive(p, example.CONCENTRATION) / special.i0e(example.CONCENTRATION) for p in (1, 2))
     variance = 4 * (0.5 + 0.5 * second * np.cos(2 * example.LOC) - (first * np.cos(example.LOC)) ** 2)
     assert np.mean(np.array(SIZES) * rms_errors[1]["independent"] ** 2) == pytest.approx(variance, rel=0.5)

@@ -1,4 +1,4 @@
-"""The circular regression example recovers the parameters of its data."""
+"""Test that the circular regression example recovers the parameters of its data."""
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ def svi(implicit_promotion, data):
 
 @pytest.mark.parametrize("method", ["nuts", "svi"])
 def test_circular_regression_finds_the_coefficients(method, request):
-    """Posterior means are within five standard deviations of the truth, which excludes other optima and the prior."""
+    """The posteriors are narrow, and their means are within five standard deviations of the truth."""
     columns = example.columns(request.getfixturevalue(method))
     for name, value in example.true_values().items():
         sd = np.std(columns[name])

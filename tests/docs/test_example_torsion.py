@@ -1,4 +1,4 @@
-"""The torsion angle example: its data, the reader of structures, and the scores with their standard error."""
+"""Test the torsion angle example: its data, the reader of structures, and the scores with their standard errors."""
 
 import itertools
 
@@ -8,13 +8,13 @@ import pytest
 from docs.examples import torsion_angles as example
 from jax_von_mises import Mixture, SineBivariateVonMises
 
-# Bond lengths in angstrom and bond angles in degrees of a backbone, keyed by the last atom of the bond.
+# Bond lengths in angstrom and bond angles in degrees of a backbone, by the last atom of the bond or angle.
 LENGTHS = {"N": 1.329, "CA": 1.458, "C": 1.525}
 ANGLES = {"N": 116.2, "CA": 121.7, "C": 111.0}
 
 
 def backbone(pairs):
-    """Return the atoms N, CA and C of a chain with these torsion angles in degrees and flat peptide bonds."""
+    """Return the atoms N, CA and C of a chain with these torsion angles in degrees and planar peptide bonds."""
     atoms = [("N", np.zeros(3)), ("CA", np.array([1.458, 0, 0])), ("C", np.array([2.0, 1.42, 0]))]
     for (_, psi), (phi, _) in itertools.pairwise(pairs):
         for name, torsion in (("N", psi), ("CA", 180.0), ("C", phi)):
@@ -51,7 +51,7 @@ def test_measured_residues():
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".pdb", ".cif"])
 def test_structures_are_read(tmp_path, ending):
-    """The angles of a known chain are read, without the first and the last residue, which have only one angle."""
+    """The angles of a made-up chain are read, except in its first and last residues, which have only one angle."""
     bio = pytest.importorskip("Bio.PDB", reason="Biopython is not installed")
     angles = [(-60.0, -45.0), (-120.0, 130.0), (-65.0, 170.0), (60.0, 40.0), (-90.0, -175.0), (-70.0, 150.0)]
     path = tmp_path / "made.pdb"

@@ -1,4 +1,4 @@
-"""Public functions have annotated parameters, and their docstrings describe the parameters of the signature."""
+"""Test that public functions have annotated parameters, and that docstrings describe these parameters."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ FUNCTIONS = public()
 
 
 def described(docstring):
-    """Return the names in the Parameters section of a docstring, or None without that section."""
+    """Return the names in the Parameters section of a docstring, or None if there is no such section."""
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", inspect.cleandoc(docstring), re.M | re.S)
     if section is None:
         return None

@@ -1,4 +1,4 @@
-"""The compilation cache is shared with later processes, closed to other users, and never a cause of failure."""
+"""Test that the compilation cache serves later processes, excludes other users, and tolerates full disks."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ if "late" in sys.argv:
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Later processes find programs even if they turn the cache on late; the directory is private for any umask."""
+    """Later processes find programs, even if they turn the cache on late, and the directory is always private."""
     total, cold = json.loads(children.run(DRAW, place)[0])
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert cold["hits"] == 0
@@ -85,7 +85,7 @@ def test_default_directory(tmp_path, monkeypatch):
 
 
 def test_created_directories_are_private(tmp_path, monkeypatch):
-    """Every created directory is private for any umask; otherwise the next process would refuse the cache."""
+    """Every created directory is private whatever the umask; otherwise the next process would refuse the cache."""
     tmp_path.chmod(0o700)
     for umask in (0o000, 0o077):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"{umask}" / "more"))
@@ -177,7 +177,7 @@ def test_owner(place, monkeypatch):
 
 
 def test_entries_of_others(place):
-    """Entries of other users are refused, since they may date from a time when the directory was open."""
+    """Entries of other users are refused, since they may date from a time when the directory was open to them."""
     if os.getuid() != 0:
         pytest.skip("only root can give a file to another user")
     place.mkdir(mode=0o755)
@@ -296,7 +296,7 @@ look("nowhere", 15)
 
 @pytest.mark.slow
 def test_full_and_read_only_disk(tmp_path):
-    """Nothing fails: existing entries are used, and incomplete ones are removed once there is space."""
+    """On a full or read-only disk, existing entries are used and nothing fails; incomplete ones are removed later."""
     unshare = children.own_mounts(tmp_path)
     lines = children.run(NARROW, tmp_path, before=unshare)
     room, found, added, filling, again, read_only, read_only_new, nowhere = (line.split(maxsplit=5) for line in lines)

@@ -1,4 +1,4 @@
-"""Settings of JAX, in separate processes, since most can be set only once."""
+"""Test the settings of JAX in separate processes, since most can be set only once."""
 
 import inspect
 import json
@@ -248,7 +248,7 @@ def test_all_refused_flags_are_found(monkeypatch):
 
 @pytest.mark.slow
 def test_advice_is_about_existing_flags():
-    """The installed jaxlib knows every flag that the advice calls harmful or useless, and none that it calls gone."""
+    """The installed jaxlib knows all flags called harmful or useless by the advice, and at most one called gone."""
     exists = [flags.Flag(name, "1") for name, advice in flags.ADVICE.items() if advice.level != flags.GONE]
     assert not [item for item in flags.refused(exists) if "does not know" in item.reason]
     gone = [name for name, advice in flags.ADVICE.items() if advice.level == flags.GONE]

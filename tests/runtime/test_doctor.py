@@ -1,4 +1,4 @@
-"""The doctor: its findings on machines, installations and settings, and what it does if child processes fail."""
+"""Test the doctor's findings on machines, installations and settings, and its handling of failed child processes."""
 
 import argparse
 import functools
@@ -98,7 +98,7 @@ def test_driver_without_its_program(machine, tmp_path):
 
 
 def test_amd(machine):
-    """An AMD card is found even if NVIDIA's driver fails."""
+    """AMD cards are found even if NVIDIA's driver fails."""
     machine("nvidia-smi", "exit 9")
     name = 'echo "*******  Name: AMD EPYC"; echo "  Marketing Name:          AMD EPYC"; echo "  Device Type:  CPU"'
     card = name.replace("EPYC", "Instinct MI300X").replace("CPU", "GPU")
@@ -288,7 +288,7 @@ print(sum(name == "tf_XLAEigen" for name in names))
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """Return a diagnosis of this machine, with a failing driver and variables that would distort the draws."""
+    """Return a diagnosis of this machine, with a failing driver and variables that cause warnings."""
     folder = tmp_path_factory.mktemp("machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "SMI", (stand_in(folder, "nvidia-smi", 'echo "NVIDIA-SMI has failed"; exit 9'),))
@@ -343,7 +343,7 @@ def test_command_line(here, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_flags_that_end_jax_or_change_angles(monkeypatch):
-    """The doctor removes flags that would end JAX, and reports the effect of other flags on the angles."""
+    """The doctor removes flags that would end the process, and reports the effect of other flags on the angles."""
     monkeypatch.setenv(
         "XLA_FLAGS", "--xla_gpu_autotune=1 --xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false"
     )
@@ -385,7 +385,7 @@ def test_child_that_does_not_finish(steps, code, words):
 
 
 def test_gpu_that_is_not_used(monkeypatch):
-    """If JAX runs on the CPU despite its plugin, the doctor reports JAX's reason."""
+    """If JAX runs on the CPU despite an installed GPU plugin, the doctor reports JAX's reason."""
     message = "RuntimeError: Unable to load CUDA. Is it installed?\n\nAssertionError\n"
     calls = []
 
@@ -408,7 +408,7 @@ ABOUT = {"card": "H100", "driver": "580.65.06"}
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """Simulate a machine with CUDA kernels; return a state, in which tests set the outcomes of trial and draws."""
+    """Simulate a machine with CUDA kernels; return a state in which tests set the outcomes of trial and draws."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     tried = []
@@ -481,7 +481,7 @@ def test_no_trial_without_kernels(kernels):
     ],
 )
 def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
-    """The advice names XDG_CACHE_HOME only if the driver's version is known, without which no verdict is kept."""
+    """The advice names XDG_CACHE_HOME only if the driver's version is known, since no verdict is kept otherwise."""
     (tmp_path / "jax_von_mises").write_text("in the way")
     kernels.trial = kernels.trial._replace(about=about)
     found = runtime.diagnose(timeout=9)
@@ -513,7 +513,7 @@ SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no
     ],
 )
 def test_kernels_that_passed_but_do_not_draw(kernels, steps, ended, failed, words):
-    """Only a failure of the kernels themselves is kept; the plain path then draws without a problem."""
+    """Only a failure of the kernels themselves is kept as a verdict; the plain path then draws without a problem."""
     kernels.draws = steps, ended
     found = runtime.diagnose(timeout=9)
     kept = cuda_verdict.read(ABOUT)
@@ -542,7 +542,7 @@ def test_interrupt_while_kernels_draw(kernels, monkeypatch):
 
 @pytest.mark.slow
 def test_grandchild_that_holds_the_pipe():
-    """The doctor does not wait for a grandchild that keeps the pipe open."""
+    """`child.run` does not wait for a grandchild that keeps the pipe open."""
     program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
     began = time.monotonic()
     assert child.run("-c", program, timeout=0.5).code is None
@@ -563,7 +563,7 @@ def test_missing_platform(monkeypatch):
 
 
 def test_known_angles():
-    """The known angles of the probe are quantiles of the key's words."""
+    """The probe's known angles equal the quantile function at the probabilities given by the key's words."""
     words = np.asarray(counter.words(jax.random.key(0, impl="threefry2x32"), (len(probe.KNOWN_ANGLES),), 1)[0])
     magnitude = (words >> 1).astype(np.float64)
     t, c = (magnitude + 0.5) * 2.0**-32, (2.0**31 - 1 - magnitude + 0.5) * 2.0**-32
@@ -574,7 +574,7 @@ def test_known_angles():
 
 @pytest.mark.slow
 def test_wrong_device_is_detected(capsys, monkeypatch):
-    """A correct device agrees with the known angles, but not with angles that are larger by a factor of 1 + 2e-5."""
+    """A correct device agrees with the known angles, but not with these angles multiplied by 1 + 2e-5."""
     monkeypatch.setattr(probe, "ANGLES", 2**15)
     device = jax.devices()[1]
     probe.examine(device)

@@ -1,4 +1,4 @@
-"""Suggested batch sizes fit under a real memory limit, and much larger ones do not."""
+"""Test that suggested batch sizes fit under a real memory limit, and that much larger ones do not."""
 
 import sys
 
@@ -81,7 +81,7 @@ def test_report():
     assert 0 < cpu.free < cpu.limit
     gpu = memory.of_device(Device({"bytes_in_use": 3, "peak_bytes_in_use": 5, "bytes_limit": 10}))
     assert gpu == ("cuda:1", "Stand-in", 3, 5, 10, 7)
-    # Some backends report nothing, or only a part.
+    # Some backends report no statistics, or only some of them.
     assert memory.of_device(Device(None))[2:] == (None, None, None, None)
     assert memory.of_device(Device({"bytes_in_use": 3}))[2:] == (3, None, None, None)
 

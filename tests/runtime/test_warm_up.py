@@ -1,4 +1,4 @@
-"""Programs compiled in advance, in this process and in a file."""
+"""Test programs that are compiled in advance in this process, or exported to a file."""
 
 import hashlib
 import json
@@ -124,9 +124,9 @@ def test_same_angles_and_derivatives(written, key):
 
 @pytest.mark.slow
 def test_options(tmp_path):
-    """A sampler can use the table, another dtype and key implementation, and one platform; other keys are refused."""
+    """A sampler may use the table, another dtype or key implementation, and one platform; it refuses other keys."""
     key = jax.random.key(3, impl="unsafe_rbg")
-    path = tmp_path / ("a" * 250)  # near the limit of 255, so a temporary name cannot be much longer
+    path = tmp_path / ("a" * 250)  # near the limit of 255 characters, so a temporary name cannot be much longer
     options = dict(method="table", key=key, loc=np.float32(0), platforms="cpu")
     assert runtime.export_sampler(path, 100, "bfloat16", **options)["key"] == "unsafe_rbg"
     sampler = runtime.load_sampler(str(path))
@@ -252,7 +252,7 @@ def test_programs_that_call_code_outside(written, tmp_path):
 
 
 def test_too_large(written, tmp_path):
-    """A program above the limit is refused, since a small archive may unpack to any size."""
+    """A program above the size limit is refused, since a small archive may unpack to any size."""
     path = tmp_path / "bomb"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(sampler_file.MANIFEST, "{}")

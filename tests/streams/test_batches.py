@@ -1,4 +1,4 @@
-"""Batches of any size form the same stream in constant memory, and the threads of `prefetch_to_host` always end."""
+"""Test that batches of any size form the same stream, and that the threads of `prefetch_to_host` always end."""
 
 import gc
 import threading
@@ -184,7 +184,7 @@ def test_threads_share_an_iterator(stream):
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
 def test_explicit_mesh(stream, scope):
-    """The stream is the same on an explicit mesh, even with a shorter last batch or in another thread."""
+    """The stream is the same on a mesh with explicit axes, even if the last batch is shorter."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
     arguments = (KEY, 0.5, 4.0, 2_488, 400)
     if scope == "mesh in scope":
@@ -316,7 +316,7 @@ def test_prefetch_of_batches(stream):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_prefetch_runs_ahead_by_its_depth(depth):
-    """The thread pauses once `depth` items wait and it holds one more."""
+    """The thread pauses when `depth` items are waiting and it holds one more."""
     source = Source(100)
     with jax_von_mises.prefetch_to_host(source, depth) as host:
         wait_for(lambda: source.given == depth + 1)

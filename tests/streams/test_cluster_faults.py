@@ -1,4 +1,4 @@
-"""With killed or hanging Dask workers, or on a full disk, a run completes, or raises a clear error and can be resumed.
+"""Test that runs with killed or hanging Dask workers, or on a full disk, complete or can be resumed.
 
 `tests/cli/test_workers.py` also kills the scheduler.
 """
@@ -44,7 +44,7 @@ def local_cluster(folder, **settings):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Return the bytes that a single process writes, for both kinds of target."""
+    """Return the bytes that a single process writes for each kind of target."""
     folder = tmp_path_factory.mktemp("alone")
     for kind in ("npy", "zarr"):
         write(folder / f"a.{kind}", **RUN)
@@ -57,7 +57,7 @@ def processes(client):
 
 
 def strike(client, number, at):
-    """Return a callback that signals a random busy worker after `at` blocks, and a list of the processes signalled."""
+    """Return a callback that signals a random busy worker after `at` blocks, and a list that receives its ID."""
     signalled = []
 
     def progress(done, _):
@@ -101,7 +101,7 @@ def test_worker_that_hangs_is_replaced(tmp_path, expected):
 
 
 def test_worker_that_hangs_ends_the_run(tmp_path, expected):
-    """Without that limit, the run times out and can be resumed. The worker does no harm if it continues later."""
+    """If such a worker is not replaced, the run times out and can be resumed; the worker may continue without harm."""
     out = tmp_path / "a.zarr"
     with local_cluster(tmp_path) as client:
         progress, signalled = strike(client, signal.SIGSTOP, 5)

@@ -1,4 +1,4 @@
-"""Functions of `jax_von_mises.dask` agree with those of `jax_von_mises` for any chunks, and their graphs are small."""
+"""Test that `jax_von_mises.dask` agrees with `jax_von_mises` for any chunks, and that its graphs are small."""
 
 import pickle
 
@@ -29,7 +29,7 @@ def in_this_thread():
     ("shape", "chunks"),
     [
         ((1_000,), 300),
-        ((40, 25), (20, 25)),  # chunks of complete rows, each a single run of positions
+        ((40, 25), (20, 25)),  # chunks of complete rows; each chunk is one range of positions
         ((40, 25), (20, 5)),
         ((), ()),
         ((0, 3), (1, 2)),
@@ -48,7 +48,7 @@ def test_angles_of_one_call(shape, chunks):
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(100, 50), 9_000])
 def test_large_arrays_use_the_table(chunks):
-    """A large array uses the table, as one call of its size does, even if each chunk alone is too small for it."""
+    """A large array uses the table, as one call of its size does, even if its chunks are too small for the table."""
     shape = (200, 100)
     expected = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, shape))
     np.testing.assert_array_equal(jvm_dask.sample(KEY, 0.5, 4.0, shape, chunks=chunks).compute(), expected)
@@ -74,7 +74,7 @@ def test_parameters_are_arrays(lazy, dtype):
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("parameters", [(0.5, 4), (np.float32(0.5), 4.0), (0, np.arange(1, 6))])
 def test_numbers_have_the_default_dtype(parameters, wide):
-    """Numbers get the default dtype of `sample_von_mises`, which determines the random words of an angle."""
+    """The default dtype, which determines the random words of an angle, is that of `sample_von_mises`."""
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.sample_von_mises(KEY, *parameters, (5,)))
         result = jvm_dask.sample(KEY, *parameters, (5,), chunks=2).compute()
@@ -114,7 +114,7 @@ def test_xarray():
 
 
 def test_graph_is_small():
-    """The graph has one task per chunk. A task, with the key, takes less than 400 bytes when it is sent alone."""
+    """The graph has one task per chunk. A single pickled task, including the key, takes less than 400 bytes."""
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (10**6, 10**6), chunks=(10_000, 10_000))
     graph = dict(angles.__dask_graph__())
     assert len(graph) == angles.npartitions == 10_000
@@ -126,7 +126,7 @@ def test_graph_is_small():
 
 
 def test_positions_beyond_32_bits():
-    """The far corner of an array larger than any disk equals the block that `sample_block` draws there."""
+    """The far corner of an array of 64 TiB equals the block that `sample_block` draws there."""
     row, column = 2**22 - 3, 2**22 - 100
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (2**22, 2**22), chunks=((row, 3), (column, 100)))
     expected = jax_von_mises.sample_block(KEY, 0.5, 4.0, row * 2**22 + column, (100,))
@@ -154,7 +154,7 @@ def test_functions_of_arrays(name, dtype):
     "loc", [np.float64(0.5), np.asarray(0.5), np.float32(0.5), 0.5], ids=lambda loc: type(loc).__name__
 )
 def test_numbers_follow_the_angles(loc, wide):
-    """The dtype is that of the function in the caller's x64 mode, whatever the mode of the thread that computes."""
+    """The dtype is that of `log_prob` in the caller's x64 mode, whatever the mode of the computing thread."""
     x = np.linspace(-3, 3, 7, dtype=np.float32)
     with jax.enable_x64(wide):
         expected = np.asarray(jax_von_mises.log_prob(x, loc, 4.0))
@@ -183,7 +183,7 @@ def test_invalid_values_of_functions():
 
 
 def test_chunks_of_unknown_sizes():
-    """Chunks of unknown sizes work unless other chunks must match them; the error then states the remedy."""
+    """Chunks of unknown sizes work unless other chunks must match them, in which case the error states the remedy."""
     x = np.linspace(-3, 3, 10, dtype=np.float32)
     lazy = da.from_array(x, 3)
     some = lazy[lazy > 0]

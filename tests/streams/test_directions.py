@@ -1,4 +1,4 @@
-"""Streams and files of directions do not depend on how they are divided, or on interruptions."""
+"""Test that streams and files of directions do not depend on how they are divided or on interruptions."""
 
 import jax
 import numpy as np
@@ -47,7 +47,7 @@ def test_batches_are_the_stream(stream, donate):
 
 @pytest.mark.slow
 def test_rows_of_several_directions():
-    """A row has one direction for each mean direction, and its position in the stream depends on their number."""
+    """Rows have one direction for each mean direction, and a row's position in the stream depends on its length."""
     means = np.stack([MEAN, -MEAN])
     (rows,) = batches(7, 7, means)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, means, start=3)])
@@ -66,7 +66,7 @@ def test_sharded_batches(stream):
 
 
 def test_interrupted_and_resumed(out, stream, tmp_path):
-    """The resumed run writes the bytes of an uninterrupted one."""
+    """A resumed run writes the same bytes as an uninterrupted one."""
     with pytest.raises(Stop):
         write(out, observe=stop_after(4))
     assert not finished(out)

@@ -1,4 +1,4 @@
-"""The workers of any executor write the same bytes, even if tasks are reordered, lost or repeated."""
+"""Test that the workers of any executor write the same bytes, even if tasks are reordered, lost or repeated."""
 
 import collections
 import contextlib
@@ -60,7 +60,7 @@ class Here(futures.ThreadPoolExecutor):
 
 
 class Jobs(threading.local):
-    """A replacement of `executors._assignments` that keeps separate jobs for each thread."""
+    """A replacement for `executors._assignments` that keeps separate jobs for each thread."""
 
     def __init__(self):
         self.kept = {}
@@ -156,7 +156,7 @@ def test_mpi(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_and_float64(tmp_path, pool, kind):
-    """Workers draw float64, even though x64 mode is off in their processes."""
+    """Workers draw float64 even though x64 mode is off in their processes."""
     with jax.enable_x64(True):
         arguments = dict(total=330, loc=np.linspace(-3, 3, 5), dtype="float64", block_rows=100)
         out = tmp_path / f"a.{kind}"
@@ -220,7 +220,7 @@ def test_parameters_travel_once_per_worker(tmp_path, here):
 
 
 def test_worker_that_joins_later_asks_for_the_job(tmp_path, here, monkeypatch):
-    """A worker that was not briefed gets the job with its next block."""
+    """A worker that was not briefed gets the job when its block is submitted again."""
     monkeypatch.setattr(executors.Crew, "brief", lambda self, job, marks=None: None)
     out = tmp_path / "a.zarr"
     write(out, executor=here)
@@ -242,7 +242,7 @@ def test_compiled_once(tmp_path):
 
 
 def test_repeated_block_is_the_same(tmp_path, here):
-    """A block stays the same if the executor repeats its task, as after a lost answer."""
+    """A block stays the same if the executor repeats its task, for example after a lost answer."""
     real = executors.Crew._submit
 
     def twice(self, about, task, *arguments):
@@ -269,7 +269,7 @@ def test_verified_by_workers(tmp_path, here):
 
 
 def test_batches_of_workers(here):
-    """Batches of workers are NumPy arrays in order, from any start; only a few are drawn ahead of the consumer."""
+    """Batches from workers are NumPy arrays in the order of the stream, and only a few are drawn in advance."""
     expected = np.asarray(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 2_500, start=70).__next__())
     batches = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 100, start=70, executor=here)
     assert len(batches) == 25
@@ -456,7 +456,7 @@ def test_late_block_of_another_run_is_not_written(tmp_path, here, monkeypatch):
 
 
 class Held:
-    """A replacement of `write` that holds workers, like suspended processes, until they are released."""
+    """A replacement for `write` that holds workers until they are released, as if their processes were suspended."""
 
     def __init__(self, patch, kind):
         self.reached, self.go = threading.Event(), threading.Event()
@@ -500,7 +500,7 @@ def test_run_without_a_recorded_block_can_be_resumed(tmp_path, monkeypatch, kind
 
 
 def hide(folder):
-    """Hide a directory from this worker: mount an empty, private file system over it."""
+    """Hide a directory from this worker by mounting an empty, private file system over it."""
     libc = ctypes.CDLL(None, use_errno=True)
     newns, private = 0x00020000, 0x44000
     if libc.unshare(newns) or libc.mount(None, b"/", None, private, None):
@@ -565,7 +565,7 @@ def test_record_that_a_worker_sees_late(tmp_path, here, monkeypatch):
 
 
 def test_workers_of_different_kinds(here):
-    """Workers with another JAX release or kind of device are refused, since last digits may differ."""
+    """Workers with another JAX release or kind of device are refused, since their angles may differ slightly."""
     crew = executors.Crew("write_samples", here, 1.0)
     worker = executors.Worker("a", 1, "", "")
     crew._admit(executors.Briefed(worker, ("0.10.2", "cpu")))
@@ -606,7 +606,7 @@ def fresh(monkeypatch):
     return settings
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not report the cores of a process")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot restrict a process to cores")
 @pytest.mark.parametrize(
     ("others", "cores"),
     [
@@ -626,7 +626,7 @@ def test_cores_are_divided(fresh, monkeypatch, others, cores):
 
 
 def test_place_of_a_later_worker(monkeypatch):
-    """A later worker takes the place of an ended one and thus its GPU; each machine is divided among its workers."""
+    """A later worker takes the place, and thus the GPU, of one that has ended; each machine counts its own workers."""
     me = os.getpid()
     monkeypatch.setattr(executors, "has_ended", lambda process: process == 2)
     assert executors.place([1, 2, 3, me]) == (1, 3)

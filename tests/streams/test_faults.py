@@ -1,8 +1,8 @@
-"""A failed or interrupted file operation loses no valid block, and the run can be repaired.
+"""Test that a failed or interrupted file operation loses no valid block, and that the run can be repaired.
 
 Each test combines a scenario of `fault_runs.SCENARIOS` with a fault of `fault_runs.FAULTS`. It repeats a run with the
-fault at one file operation after another, including those of TensorStore. The quick tests let every other operation
-raise an error, and simulate a kill at the remaining ones. The slow tests try every fault at every operation.
+fault at one file operation after another, including those of TensorStore. In the quick tests, every second operation
+raises an error, and a kill is simulated at the remaining ones. The slow tests try every fault at every operation.
 """
 
 import json
@@ -29,7 +29,7 @@ TABLE = [
 
 @pytest.fixture(scope="module")
 def try_row(tmp_path_factory):
-    """Return a function that tries a scenario with a fault in a child process, the same one for all tests."""
+    """Return a function that tries a scenario with a fault in a child process, which all tests share."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs Linux and a C compiler, to replace functions of the C library")
@@ -55,7 +55,7 @@ def lose_nothing(try_row, *row):
     report = try_row(*row)
     assert not report["problems"], "\n".join(report["problems"])
     assert report["runs"] >= 2
-    # The run may succeed despite the failure of one or two operations.
+    # One or two of the runs may succeed despite the fault.
     assert "EINTR" in row or report["failed"] >= report["runs"] - 2
 
 

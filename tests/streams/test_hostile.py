@@ -1,4 +1,4 @@
-"""Damaged files and links are refused before anything changes, and no input is executed."""
+"""Test that damaged files and links are refused before anything changes, and that no input is executed."""
 
 import ast
 import io
@@ -70,7 +70,7 @@ def test_invalid_record_is_refused(tmp_path, kind):
 
 
 def test_json_is_bounded_before_it_is_parsed():
-    """JSON that is nested too deeply for TensorStore's parser, or has too many parts for the memory, is refused."""
+    """JSON that is nested too deeply for TensorStore's parser, or has too many parts to fit in memory, is refused."""
     for text, message in (
         (b"[" * 101 + b"]" * 101, "more than 100 deep"),
         (b'["\\\\", "\\"", ' + b"[" * 101 + b"]" * 101 + b"]", "more than 100 deep"),
@@ -85,7 +85,7 @@ def test_json_is_bounded_before_it_is_parsed():
 
 
 def test_metadata_nested_deeply_is_refused(tmp_path):
-    """Deeply nested metadata of a store are refused before TensorStore parses them."""
+    """Deeply nested metadata of a store is refused before TensorStore parses it."""
     out = tmp_path / "a.zarr"
     write(out, 2_000)
     ours = (out / "zarr.json").read_bytes()
@@ -99,7 +99,7 @@ def test_metadata_nested_deeply_is_refused(tmp_path):
 
 @pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
 def test_links_are_not_written_through(tmp_path, link):
-    """Nothing is written through a link in place of a partial file, a record, or a temporary record."""
+    """Nothing is written through a link that replaces a partial file, a record or a temporary record."""
     out, precious = tmp_path / "a.npy", tmp_path / "precious"
     begin(out)
     partial = tmp_path / "a.npy.partial"
@@ -249,7 +249,7 @@ def dangers(text):
         if shell is not None and not (isinstance(shell, ast.Constant) and shell.value is False):
             yield node.lineno, "shell"
         allowed = keywords.get("allow_pickle")
-        # The default is False in every supported NumPy.
+        # The default is False in every supported release of NumPy.
         if allowed is not None and not (isinstance(allowed, ast.Constant) and allowed.value is False):
             yield node.lineno, "allow_pickle"
 

@@ -1,4 +1,4 @@
-"""Runs that are interrupted or killed at any time do not hang, leave no thread or lock, and can be resumed."""
+"""Test that runs interrupted or killed at any time do not hang, leave no thread or lock, and can be resumed."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def undisturbed(tmp_path, kind):
 
 
 def draws(angles):
-    """Let streams of this process return these angles, since loading the programs would take most of the time."""
+    """Make the streams of this process return these angles, since loading the programs would take most of the time."""
     writer.Stream.rows = lambda self, first, count, *_: jax.device_put(angles[first : first + count])
 
 
@@ -71,9 +71,9 @@ def disturbed_child(out, angles, ready):
 
 
 def disturb(tmp_path, kind, numbers, times):
-    """Signal runs at random times, each resuming the previous one; return the number of recorded blocks after each.
+    """Send signals to runs that resume one another; return the number of recorded blocks after each disturbed run.
 
-    The random times cover all stages of a run, from the checks of the target to its completion.
+    The signals arrive at random times in all stages of a run, from the checks of the target to its completion.
     """
     out, expected, angles = undisturbed(tmp_path, kind)
     rng = random.Random(5)
@@ -227,7 +227,7 @@ def test_iterators(alarm, times):
 
 
 def test_operations_of_a_store_keep_their_order(monkeypatch):
-    """Operations on a store run in order, even if the caller is interrupted whenever a thread starts."""
+    """Operations on a store run in the order of the calls, even if every start of a thread is interrupted."""
     in_turn, order = zarr.InTurn(), []
     real = threading.Thread.start
 
@@ -274,9 +274,9 @@ def test_compilation_cache(tmp_path):
         time.sleep(rng.uniform(0, 1.5))
         process.send_signal(rng.choice(ENDING))
         _, err = process.communicate(timeout=60)
-        # With plain JAX 0.10, too, one process in three crashes at exit if it is interrupted while XLA compiles.
+        # Even with JAX 0.10 alone, one process in three crashes at exit if it is interrupted while XLA compiles.
         crashed = process.returncode == -signal.SIGSEGV and err.rstrip().endswith("KeyboardInterrupt")
-        # The code is -SIGTERM if Python has already restored the system's handler at exit.
+        # The exit code is -SIGTERM if Python has already restored the system's handler at exit.
         assert crashed or process.returncode in (0, 1, -signal.SIGINT, -signal.SIGTERM), err
     (first,) = children.run(CACHED, tmp_path / "cache", JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)[1:]
     expected = float(jax_von_mises.sample_von_mises(jax.random.key(1), 0.0, 4.0, (1000,)).sum())

@@ -1,4 +1,4 @@
-"""Streams and files of pairs of angles do not depend on how they are divided, or on interruptions."""
+"""Test that streams and files of pairs of angles do not depend on how they are divided or on interruptions."""
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ def test_batches_are_the_stream(name):
 
 @pytest.mark.slow
 def test_rows_of_several_pairs():
-    """A row has one pair for each set of parameters, and its position in the stream depends on their number."""
+    """Rows have one pair for each set of parameters, and a row's position in the stream depends on its length."""
     sets = np.stack([CONCENTRATION, -CONCENTRATION * np.float32([-1, -1, 1])])
     (rows,) = batches(7, 7, sets)
     again = np.concatenate([np.asarray(batch) for batch in batches(4, 2, sets, start=3)])
@@ -74,7 +74,7 @@ def test_sharded_batches():
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
 def test_interrupted_and_resumed(kind, tmp_path):
-    """The resumed run writes the bytes of an uninterrupted one, and its record describes the stream."""
+    """A resumed run writes the same bytes as an uninterrupted one, and its record describes the stream."""
     out = tmp_path / f"pairs.{kind}"
     with pytest.raises(Stop):
         write(out, observe=stop_after(4))
@@ -104,7 +104,7 @@ def test_workers_and_parts(here, tmp_path):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
-    """In each dtype, a resumed run writes the bytes of an uninterrupted one."""
+    """In each dtype, a resumed run writes the same bytes as an uninterrupted one."""
     out = tmp_path / "pairs.zarr"
     with jax.enable_x64(dtype == "float64"):
         with pytest.raises(Stop):

@@ -1,4 +1,4 @@
-"""Derived keys follow the documented rule, and the parts of a stream cover every row once."""
+"""Test that derived keys follow the documented rule, and that the parts of a stream cover every row once."""
 
 import hashlib
 
@@ -29,7 +29,7 @@ def test_derived_keys_follow_the_documented_rule():
 
 
 def test_derived_key_is_frozen():
-    """The derived key of a known path must never change, since a change would break the streams of all users."""
+    """The key derived from a given path must never change, since a change would break the streams of all users."""
     derived = jax_von_mises.derive_key(jax.random.key(0, impl="threefry2x32"), "epoch", 3, "device", 1)
     assert data(derived) == (1344172034, 3508488532)
 
@@ -52,7 +52,7 @@ def test_paths_nest():
 
 
 def test_traced_numbers():
-    """A traced integer, such as a loop counter or an axis index, gives the key of its value."""
+    """A traced integer, such as a loop counter or an axis index, gives the same key as its value."""
     expected = np.array([data(jax_von_mises.derive_key(KEY, "device", i)) for i in range(8)])
     looped = jax.vmap(lambda i: jax.random.key_data(jax_von_mises.derive_key(KEY, "device", i)))(np.arange(8))
     np.testing.assert_array_equal(looped, expected)
@@ -120,7 +120,7 @@ def test_spans():
 
 
 def test_identity_distinguishes_streams():
-    """The identity contains everything that determines an angle, and nothing else."""
+    """The identity contains everything that determines the angles, and nothing else."""
 
     def identity(key=KEY, loc=0.5, concentration=4.0, dtype=None, method="auto"):
         return Stream.of("test", key, loc, concentration, dtype, method).identity()

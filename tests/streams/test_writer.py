@@ -1,4 +1,4 @@
-"""Files and stores hold the stream after any fault, and appear complete or not at all.
+"""Test that files and stores hold the stream after any fault, and that they appear complete or not at all.
 
 Most tests write 10,000 angles in blocks of 1,000, and thus share two compiled programs.
 """
@@ -50,7 +50,7 @@ def contents(out):
 
 
 class Stop(BaseException):
-    """An interrupt, which like KeyboardInterrupt is not an `Exception`."""
+    """An interrupt that, like KeyboardInterrupt, is not an `Exception`."""
 
 
 def stop_after(blocks):
@@ -106,7 +106,7 @@ def test_file_does_not_depend_on_the_block_size(tmp_path, stream, block_rows):
 
 
 def test_default_blocks_are_of_one_size():
-    """Default blocks have 2^24 numbers, or more if a finished record could not list all blocks otherwise."""
+    """Default blocks have 2^24 numbers, or more if a finished record could not otherwise list all blocks."""
     for angles, block in ((10, 2**24), (10**12, 2**24), (2**44, 2**24), (2**44 + 1, 2**25), (10**15, 2**30)):
         assert writer.block_angles(angles) == block
     wide = writer.Stream.of("test", KEY, np.zeros(1_000, np.float32), 4.0, None, "auto")
@@ -150,7 +150,7 @@ def test_record_describes_the_draw(out):
     assert (record["shape"], record["block_rows"], len(record["crc32"])) == ([2_500], 1_000, 3)
     if out.is_dir():
         assert json.loads((out / "zarr.json").read_text())["attributes"]["jax_von_mises"] == record["stream"]
-    # For files and stores alike, the checksum is the CRC-32 of the array's bytes.
+    # For files and stores alike, the checksum is the CRC-32 of the block's bytes.
     assert record["crc32"]["2"] == f"{zlib.crc32(np.asarray(read(out))[2_000:].tobytes()):08x}"
 
 
@@ -180,7 +180,7 @@ def test_whole_pages_bypass_the_cache(tmp_path, stream, monkeypatch):
 
 
 def test_interrupted_and_resumed(interrupted, stream, tmp_path):
-    """An interrupted target is not finished; the resumed run gives the bytes of an uninterrupted one."""
+    """An interrupted target is not finished; the resumed run writes the same bytes as an uninterrupted one."""
     out = interrupted
     assert not finished(out)
     done = write(out, resume=True)
@@ -247,7 +247,7 @@ def heads(out):
 
 
 def recorded(out):
-    """Map the recorded blocks of an unfinished target to their checksums; empty if there is no record."""
+    """Map each recorded block of an unfinished target to its checksum; the map is empty if there is no record."""
     blocks = {}
     for head in heads(out):
         lines = b"".join(path.read_bytes() for path in sorted(out.glob(f"{head.stem}.*.txt")))
@@ -257,7 +257,7 @@ def recorded(out):
 
 
 def test_nothing_is_written_twice(out, monkeypatch):
-    """A run writes the head of its record once. Each block then adds a line, in a store to segments of limited size."""
+    """A run writes the head of its record once. Each block then adds a line; a store keeps lines in segments."""
     monkeypatch.setattr(zarr.ZarrStore, "SEGMENT_LINES", 3)
     seen = []
 
@@ -296,7 +296,7 @@ def test_torn_line_is_an_unrecorded_block(interrupted, torn):
     jax_von_mises.verify_samples(interrupted)
 
 
-# Files of 300 angles in 10 blocks that version 0.1 wrote
+# Files that version 0.1 wrote, each with 300 angles in 10 blocks
 
 
 OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
@@ -304,7 +304,7 @@ OLD = children.ROOT / "tests" / "streams" / "written_by_0_1"
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """Return a directory with copies of these files; streams return their angles, since rounding may differ here."""
+    """Return a directory with copies of these files; streams return the stored angles, since rounding may differ."""
     shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
     angles = np.load(OLD / "finished.npy")
 
@@ -338,7 +338,7 @@ def test_finished_by_0_1(old, kind):
 
 @pytest.mark.parametrize(("name", "kept"), [("unfinished.npy", 4), ("unfinished.zarr", 4), ("parts.zarr", 5)])
 def test_begun_by_0_1(old, name, kept):
-    """Runs that version 0.1 began can be resumed, even if interrupted again, and give the bytes of version 0.1."""
+    """Runs that version 0.1 began can be resumed, even after another interrupt, and write the bytes of version 0.1."""
     out, full = old / name, old / f"finished{os.path.splitext(name)[1]}"
     with pytest.raises(Stop):
         write(out, 300, block_rows=999, resume=True, observe=stop_after(2))
@@ -524,7 +524,7 @@ def test_damaged_block(interrupted, stream):
 
 @pytest.mark.parametrize("lost", ["all of a shard", "its end", "its index"])
 def test_lost_block(interrupted, stream, lost):
-    """A block is damaged if its file or shard is truncated, or if its shard is missing or has a damaged index."""
+    """A block is lost if its file or shard is truncated, or if its shard is missing or has a damaged index."""
     path, place = block_file(interrupted, 3)
     if place:
         os.truncate(path, place + {"all of a shard": 0, "its end": 10, "its index": 3_999}[lost])
@@ -591,7 +591,7 @@ def test_repair_on_another_machine_changes_nothing(out, monkeypatch):
 
 
 def test_another_machine_is_detected(interrupted, monkeypatch):
-    """A machine that draws different angles is detected, even if they differ in a single last digit."""
+    """A machine that draws different angles is detected, even if only the last digit of one angle differs."""
     rows = writer.Stream.rows
 
     def other_digits(self, first, count, *rest):
@@ -763,7 +763,7 @@ def test_force_over_an_unfinished_run_removes_it(interrupted, tmp_path):
 
 
 def test_last_part_killed_while_it_removes_the_records(tmp_path, monkeypatch):
-    """At this point the store is complete, and any later call removes the remaining records."""
+    """The store is complete before its records are removed, and any later call removes those that remain."""
     out = tmp_path / "a.zarr"
     assert not write(out, part=1, parts=2).finished
     delete = zarr.Keys.delete
@@ -829,7 +829,7 @@ def test_missing_extra_is_named(tmp_path, monkeypatch):
 
 
 def test_object_store(stream):
-    """A bucket has keys, but no directories or renames; TensorStore's memory driver stands in for one."""
+    """A bucket has keys, but no directories or renames; TensorStore's memory driver stands in for a bucket."""
     import tensorstore
 
     target = zarr.ZarrStore("memory://bucket/a.zarr", (10_000,), np.dtype("float32"), 1_000)
@@ -850,7 +850,7 @@ def test_object_store(stream):
 
 @pytest.mark.parametrize("parts", [3, 12])
 def test_parts_make_one_store(tmp_path, parts):
-    """Parts in any order give the bytes of one process, and the part that runs last completes the store."""
+    """Parts in any order write the same bytes as one process, and the store is complete after the last one."""
     out = tmp_path / "parts.zarr"
     *others, last = np.random.default_rng(parts).permutation(parts).tolist()
     for part in others:
@@ -911,7 +911,7 @@ def test_store_that_no_part_has_finished(tmp_path, monkeypatch, options):
 
 
 def test_rows_without_angles(out):
-    """Any number of rows of length 0 is written and verified at once."""
+    """Any number of rows of length 0 can be written and verified as a single block."""
     rows = 10**18
     assert write(out, rows, loc=np.zeros(0), block_rows=rows).shape == (rows, 0)
     assert jax_von_mises.verify_samples(out)["shape"] == (rows, 0)
@@ -1011,7 +1011,7 @@ print(write_samples(out, **arguments, resume=True, repair=True).drawn, open(out,
 
 
 def test_disks(tmp_path):
-    """Errors of a disk that is full, read-only or too small are clear, and runs can be resumed."""
+    """A disk that is full, read-only or too small causes clear errors, and runs can be resumed."""
     unshare = children.own_mounts(tmp_path)
     full = [
         "FULL No space left on device ['2 of 5 blocks kept; continue with resume=True']",

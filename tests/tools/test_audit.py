@@ -1,4 +1,4 @@
-"""The audit of dependencies, with a stand-in for pip-audit: a package that was not looked up never passes."""
+"""Test the audit of dependencies with a stand-in for pip-audit: a package that was not looked up never passes."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_service_that_cannot_be_reached(tmp_path, capsys):
 
 
 def test_request(tmp_path):
-    """The request covers pinned releases only, without resolving or installing anything."""
+    """The request covers only pinned releases, and pip-audit neither resolves nor installs anything."""
     request = tmp_path / "request"
     script = f"""
 import sys

@@ -1,4 +1,4 @@
-"""XLA's programs for draws on an H100, compiled without one, are no worse than the table in `tools`."""
+"""Test that XLA's programs for draws on an H100, compiled without one, are no worse than the table in `tools`."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tools import gpu_programs
 
 
 def test_the_table_is_a_bound():
-    """More kernels, over 5 % more bytes or instructions, and narrow stores are reported; improvements are not."""
+    """More kernels, over 5% more bytes or instructions, and narrow stores are reported; improvements are not."""
     table = json.loads(gpu_programs.TABLE.read_text())
     assert list(gpu_programs.worse(table, table)) == []
     for quantity, value in (("kernels", 99), ("bytes moved an angle", 99), ("instructions an angle", 999)):
@@ -51,7 +51,7 @@ def test_programs_that_cannot_be_compiled(tmp_path, skip, code):
 
 @pytest.mark.parametrize("command", ["tools.gpu_programs --check", "tools.launch_contract"])
 def test_nothing_is_worse_or_launched_differently(command):
-    """No program is worse than the table, and every launch is the one that its kernel expects."""
+    """No program is worse than its entry in the table, and every launch is the one that its kernel expects."""
     pytest.importorskip("jax_plugins.xla_cuda13", reason="JAX's CUDA 13 plugin is not installed (extra `gpu-aot`)")
     environment = children.environment(JAX_PLATFORMS="cpu")
     command = [sys.executable, "-m", *command.split()]

@@ -1,7 +1,7 @@
-"""The decisions, refusals and commands of install_gpu.sh.
+"""Test the decisions, refusals and commands of install_gpu.sh.
 
-Besides basic tools, the script finds only stand-ins: for nvidia-smi, for rocminfo, and for a Python that creates empty
-environments and records the arguments of pip.
+Besides basic tools, the script finds only stand-ins for nvidia-smi, rocminfo and Python. The stand-in for Python
+creates empty environments and records the arguments of pip.
 """
 
 import configparser
@@ -55,7 +55,7 @@ KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release B
 
 
 class Machine:
-    """The inputs of the script: programs in `bin`, files under `tree`, which stands for /, and its clone."""
+    """The inputs of the script: its clone, programs in `bin`, and files under `tree`, which stands for /."""
 
     def __init__(self, path):
         self.path = path
@@ -75,7 +75,7 @@ class Machine:
         self.system("Linux", "x86_64")
 
     def program(self, name, text):
-        """Make a program; a name with slashes is under `tree`."""
+        """Make a program; one whose name has slashes is placed under `tree`."""
         path = self.tree / name if "/" in name else self.bin / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -106,7 +106,7 @@ class Machine:
         )
 
     def environment(self, place, *, pip=True, packages=()):
-        """Make a virtual environment with these packages, each as (name, requirements, installer)."""
+        """Make a virtual environment with these packages, each given as (name, requirements, installer)."""
         (place / "bin").mkdir(parents=True)
         shutil.copy(self.bin / "python3", place / "bin" / "python")
         shutil.copy(self.bin / "stand-in-command", place / "bin" / "jax-von-mises")
@@ -146,7 +146,7 @@ class Machine:
         return self.log.read_text().splitlines()
 
     def files(self):
-        """Return all files with their content."""
+        """Map each file and folder to its content, which is None for a folder."""
         paths = (path for path in self.path.rglob("*") if path != self.log)
         return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
@@ -157,13 +157,13 @@ def machine(tmp_path):
 
 
 def line(process, start):
-    """Return the one line of the output with this start, without the start."""
+    """Return the only line of the output that begins with `start`, without this beginning."""
     (found,) = [line for line in process.stdout.splitlines() if line.startswith(start)]
     return found.removeprefix(start).strip()
 
 
 def refused(process, message, code=1):
-    """Assert that the last line on stderr is an error with this message, and the exit code."""
+    """Assert the exit code, and that the last line on stderr is an error with this message."""
     assert process.returncode == code, (process.stdout, process.stderr)
     last = process.stderr.splitlines()[-1]
     assert last.startswith("install_gpu.sh: error: ")
@@ -236,7 +236,7 @@ def test_hanging_nvidia_smi(machine, stubborn):
 
 
 def test_without_timeout(machine):
-    """The script works without `timeout`, which macOS and small systems lack."""
+    """The script works without `timeout`, which macOS and some small systems lack."""
     (machine.bin / "timeout").unlink(missing_ok=True)
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     assert line(machine.run("--dry-run"), "chosen: ").startswith("CUDA 13")
@@ -248,7 +248,7 @@ def test_without_timeout(machine):
 )
 @pytest.mark.parametrize("broken", [False, True])
 def test_driver_from_the_kernel(machine, driver, chosen, broken):
-    """Without an answer from nvidia-smi, the kernel reports the driver's version, but the cards are unknown."""
+    """Without an answer from nvidia-smi, the script learns the driver's version from the kernel, but not the cards."""
     if broken:
         machine.says("nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch\n", 18)
     machine.file("proc/driver/nvidia/version", KERNEL.format(driver))
@@ -360,7 +360,7 @@ def test_the_requested_accelerator_is_used(machine):
 
 @pytest.mark.parametrize(("option", "expect"), [("--cuda12", "cuda"), ("--cuda13", "cuda"), ("--rocm", "rocm")])
 def test_requested_accelerator_is_missing(machine, option, expect):
-    """On request, the script installs JAX for an accelerator that it does not find, and warns; the check decides."""
+    """On request, the script warns and installs JAX for an accelerator that it does not find; the check decides."""
     process = machine.run(option)
     assert process.returncode == 0, process.stderr
     assert f"warning: {option} is installed as requested, but the final check needs" in process.stderr
@@ -381,7 +381,7 @@ def test_extras(machine, form):
 
 
 def test_extras_are_those_of_the_package(machine):
-    """Valid extras are those of setup.cfg except accelerators, which other options select; an error lists them."""
+    """Valid extras, which an error lists, are those of setup.cfg except accelerators, which have separate options."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     accelerators = {"cuda12", "cuda13", "rocm", "gpu-aot"}
@@ -434,7 +434,7 @@ def test_invalid_patience(machine):
 
 
 def test_path_of_the_shell(machine):
-    """The script finds its clone even if CDPATH is set, so that `cd` can print a path or go elsewhere."""
+    """The script finds its clone even if CDPATH is set, with which `cd` may print a path or go elsewhere."""
     start = [BASH, f"{machine.clone.name}/install_gpu.sh"]
     process = machine.run("--dry-run", start=start, cwd=machine.clone.parent, CDPATH=f".:{machine.path}:/tmp")
     assert process.returncode == 0, process.stderr
@@ -450,7 +450,7 @@ def test_help(machine):
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_sourced(machine, shell):
-    """A sourced script prints an error and does nothing, and the shell that sourced it continues."""
+    """A script that is sourced, or read from standard input, only prints an error; a sourcing shell continues."""
     script = machine.clone / "install_gpu.sh"
     process = machine.run(start=[shutil.which(shell), "-c", f'. "{script}"; echo "alive, $?"'])
     assert process.stdout == "alive, 2\n"
@@ -693,7 +693,7 @@ def test_libraries_needed_by_others_are_not_removed(machine, package, by):
 
 
 def test_shadowed_libraries(machine):
-    """The warning names the directory and each library once, except the driver's library."""
+    """The warning names the directory and each of its libraries once; the driver's library causes no warning."""
     machine.says("nvidia-smi", "580.65.06, 9.0\n")
     cuda, driver = machine.path / "the cuda", machine.path / "driver"
     for file in (cuda / "libcudnn_ops.so.9", cuda / "libcudnn.so.8", cuda / "libcublas.so", driver / "libcuda.so.1"):

@@ -1,4 +1,4 @@
-"""The check of how XLA launches the CUDA kernels detects launches that a kernel does not expect."""
+"""Test that the check of how XLA launches the CUDA kernels detects launches that a kernel does not expect."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_the_shipped_text_fits(cipher):
 
 
 def changed(original, name, **fields):
-    """Return the launch with changed fields of the argument `name`."""
+    """Return a copy of the launch with changed fields of the argument `name`."""
     return original._replace(arguments=tuple(x._replace(**fields) if x.name == name else x for x in original.arguments))
 
 

@@ -1,4 +1,4 @@
-"""The draw of mutants is reproducible, and each mutant is one change."""
+"""Test that the draw of mutants is reproducible, and that each mutant is a single change."""
 
 import difflib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kernels executed on the CPU: the machine that executes them, and the shipped kernels against the plain path."""
+"""Test the machine that executes kernels on the CPU, and compare the shipped kernels with the plain path."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests import host_kernels
 from tools.ptx import battery, machine
 from tools.ptx.translate import Unknown, translate
 
-# These kernels differ most, so they run by default; the others run with the slow tests.
+# These two kernels differ most from each other, so they run by default; the others run with the slow tests.
 FIRST = ("threefry2x32_table_float32", "philox4x32_direct")
 OTHERS = tuple(kernel for kernel in battery.KERNELS if kernel not in FIRST)
 
@@ -163,7 +163,7 @@ def test_shipped_kernels_by_every_size(kernel):
         assert not outcome.faults, f"{outcome.part}: {len(outcome.faults)} of {outcome.launches}: {outcome.faults[:3]}"
 
 
-# One damage of each kind comes first, and `few` makes the others slow.
+# One case of each kind of damage comes first, and `few` makes the other cases slow.
 KINDS = ("the end of a row", "no barrier after a row's", "a difference with its", "the place of a row")
 
 
