@@ -76,7 +76,7 @@ def route(function: Function, by_table: Function | None, shape: tuple[int, ...],
 
 
 def table_pays(shape: tuple[int, ...], values: list[jax.Array]) -> bool:
-    """Return whether the arguments of `cdf` or `sf` are many angles at one concentration and not on an explicit mesh."""
+    """Return whether the arguments of `cdf` or `sf` are many angles at one concentration, off an explicit mesh."""
     _, _, concentration = values
     return concentration.size == 1 and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
 
