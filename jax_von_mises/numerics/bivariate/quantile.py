@@ -91,7 +91,7 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     sign = jnp.where(upper, 1, -1).astype(dtype)
     log_mass = jnp.log(tau) + log_half_mass(model)
     room = jnp.where(upper, np.pi - model.mode, model.mode)
-    # Start where the exponent has fallen by `level`, or nearer, where a tail of constant density would have the right mass.
+    # Start where the exponent has fallen by `level`, or nearer, where a tail of constant density would have that mass.
     level = jnp.maximum(-jnp.log(2 * tau), 1e-3)
     zero = jnp.zeros_like(tau)
     distance = moments.reach(model, zero, sign, level)

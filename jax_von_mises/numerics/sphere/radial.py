@@ -1,7 +1,7 @@
 r"""Compute tail probabilities and quantiles of the cosine w, and their derivatives, in the notation of `fits`.
 
-A place is a value of w. It is given by two shares: `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other` =
-1 - `own`. The smaller share keeps its digits at both poles and at any concentration.
+A place is a value of w. It is given by two shares, `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other`
+= 1 - `own`. The smaller share keeps its digits at both poles and at any concentration.
 
 With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b^*)` and signed s,
 
