@@ -378,7 +378,7 @@ def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, siz
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
     first, second, both = moments.location_information(kind, k1, k2, r)
-    # Determinant of the information about both locations.
+    # Determinant of the Fisher information about the two locations.
     rest = first * second - both * both
     of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
     return Estimate(*(root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))))
@@ -452,6 +452,6 @@ def _conditional(
 def conditional(
     kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the location and the concentration of the second angle, given the first one."""
+    """Return the location and the concentration of the second angle, given the first angle `phi`."""
     given, dtype = checked(caller, phi=phi, **parameters)
     return _conditional(kind, given, dtype)

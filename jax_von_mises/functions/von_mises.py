@@ -101,7 +101,7 @@ def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Fu
 
 
 def finite_loc(loc: jax.Array) -> jax.Array:
-    """Return `loc`, with NaN where it is infinite."""
+    """Return `loc`, with NaN where it is not finite."""
     return nan_unless(loc, jnp.isfinite(loc))
 
 
@@ -704,6 +704,6 @@ def _kl_divergence(
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
     value = jnp.where(close, near, far) + q * (2 * bessel.ratio(p) * half * half)
     same = (p == q) & (half == 0)
-    # The result is infinite, or NaN where an argument is NaN.
+    # If the distributions differ, the result is infinite, or NaN where an argument is NaN.
     apart = lax.stop_gradient(p + q + half)
     return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, apart), value)

@@ -189,7 +189,7 @@ def _kl_divergence(
     rest = moments.versine_mean(first, dimension)
     by_norms = moments.log_norm(second, dimension) - moments.log_norm(first, dimension) + (second - first) * rest
     value = jnp.where(close, by_slopes, by_norms) + second * (moments.mean_cosine(first, dimension) * versine)
-    # The result is infinite, or NaN where an argument is NaN.
+    # If the distributions differ, the result is infinite, or NaN where an argument is NaN.
     apart = lax.stop_gradient(p + q + versine)
     return jnp.where(infinite, jnp.where((p == q) & (versine == 0), 0, apart), value)
 

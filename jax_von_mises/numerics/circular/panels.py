@@ -211,7 +211,7 @@ def adapt(
     ----------
     log_density : callable
         Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
-        may be -inf where the density is 0. All results are NaN if it is NaN or +inf anywhere, if the density is 0
+        may be -inf where the density is 0. All results are NaN if it is NaN or +inf at a node, if the density is 0
         everywhere, or if its logarithm differs between -pi and pi by more than 0.001 times (1 + its range).
     count : int
         A power of two, 32 or more.

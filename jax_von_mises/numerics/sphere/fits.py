@@ -266,7 +266,7 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
 
 
 def atanh_terms(largest: float, count: int) -> list[float]:
-    """Return coefficients of (atanh(r) / r - 1) / r^2 in powers of r^2, for r^2 up to `largest`, to float32 rounding."""
+    """Return float32 coefficients of (atanh(r) / r - 1) / r^2 in powers of r^2, for r^2 up to `largest`."""
     x = 0.5 * largest * (1 + chebyshev_points(40))
     root = np.sqrt(x)
     series = chebyshev.Chebyshev.fit(x, (np.arctanh(root) / root - 1) / x, count - 1, domain=[0, largest])
