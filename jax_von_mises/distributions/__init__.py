@@ -1,4 +1,4 @@
-"""Distribution classes: von Mises and related distributions, mixtures, tori, and distributions for NumPyro.
+"""Define the distribution classes: von Mises and related distributions, mixtures, tori, and NumPyro distributions.
 
 Their methods call the functions of `jax_von_mises.functions` and the samplers of `jax_von_mises.sampling`.
 """

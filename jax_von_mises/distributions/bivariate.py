@@ -136,7 +136,7 @@ class BivariateVonMises(ByValue):
         key, seed : jax.Array
             A random key, under either name; TFP and distrax call it `seed`.
         sample_shape : int or tuple of ints
-            Number of draws of the complete batch.
+            Shape of the draws, before the axes of the batch.
         start : int, traced integer scalar, or pair of them, optional
             Position of the first pair, as in `sample_block`, to draw a slice of a long stream; 0 by default.
         method : {"auto", "direct", "table"}
@@ -208,9 +208,9 @@ class BivariateVonMises(ByValue):
     def marginal(self, axis: int = 0) -> CircularDistribution:
         """Return the distribution of the first angle (`axis` 0) or of the second one (`axis` 1).
 
-        The `error` of the result estimates the relative error of tail probabilities, unless the angle is within 4 ulp.
-        It is about 3e-6 (float32) for one mode, and up to 1e-3 for two modes at concentrations of 1e7. For the density
-        of the first angle alone, use `marginal_log_prob`, which needs no table.
+        The `error` of the result estimates the largest relative error of a tail probability, apart from the effect of
+        an error of 4 ulp in the angle. It is about 3e-6 (float32) for one mode, and up to 1e-3 for two modes at
+        concentrations of 1e7. For the density of the first angle alone, use `marginal_log_prob`, which needs no table.
 
         Raises
         ------
@@ -262,8 +262,8 @@ class BivariateVonMises(ByValue):
         -------
         distribution
             The parameters have the shape of `samples` without `axis` and the last axis. Concentrations stay below about
-            1e8 (float32) or 1e14 (float64), even if the likelihood has no maximum, as for equal pairs. NaN without
-            pairs, without positive weights, for a negative weight, and for an angle that is not finite.
+            1e8 (float32) or 1e14 (float64), even if the likelihood has no maximum, as for equal pairs. The parameters
+            are NaN without pairs, without positive weights, for a negative weight, and for an angle that is not finite.
             `standard_errors` returns the uncertainty.
         """
         return cls(*functions.fit(cls._REQUEST.kind, f"{cls.__name__}.fit", samples, weights, axis))

@@ -250,7 +250,7 @@ class CircularDistribution(ByValue):
         return result
 
     def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
-        """Return the only value as an array, and the dtype of the result."""
+        """Return the single value as an array, and the dtype of the result."""
         numbered = {f"parameter {i}": x for i, x in enumerate(self.parameters)}
         given, dtype = arguments.parameters(f"CircularDistribution.{method}", None, **values, **numbered)
         return next(iter(given.values())), dtype
@@ -402,7 +402,7 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
 @pytree("distribution", "skewness")
 @dataclasses.dataclass(frozen=True, eq=False)
 class SineSkewed(ByValue):
-    r"""A skewed symmetric distribution of angles, density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
+    r"""A skewed symmetric distribution of angles, with density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
 
     A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
     symmetry is not checked. Sampling is exact and needs no rejection. An angle drawn from `f` is kept with probability

@@ -217,8 +217,8 @@ class Mixture(ByValue):
 
         Each draw first chooses a component, then draws from that component alone. Draws from a component with invalid
         parameters are NaN. With invalid weights (a NaN or +inf among `logits`, or only -inf), all draws are NaN. Draws
-        have derivatives with respect to the parameters of the chosen component, but not to `logits`. `seed` is another
-        name for `key`.
+        have derivatives with respect to the parameters of the chosen component, but not with respect to `logits`.
+        `seed` is another name for `key`.
         """
         caller = "Mixture.sample"
         choose, draw = jax.random.split(arguments.key_or_seed(caller, key, seed))
@@ -239,7 +239,7 @@ class Mixture(ByValue):
         return jnp.where(known.reshape(lead + known.shape + (1,) * len(self.event_shape)), drawn, jnp.nan)
 
     def mean(self) -> jax.Array:
-        """Return the mean direction in radians, that of the mean of (cos x, sin x)."""
+        """Return the mean direction in radians, the direction of the mean of (cos x, sin x)."""
         weights = jnp.exp(self.log_weights())
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
         weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))

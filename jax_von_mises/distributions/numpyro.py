@@ -4,7 +4,7 @@
 respect to the concentration, so it can be used in a guide. It adds `cdf`, `icdf`, `entropy` and `kl_divergence`, and
 allows a concentration of 0.
 
-Requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
+This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 """
 
 from typing import Any, ClassVar
@@ -40,10 +40,11 @@ __all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonM
 
 
 class VonMises(Distribution):
-    r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))` on [-pi, pi].
+    r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
-    Samples are reparameterised, with exact derivatives with respect to `loc` and `concentration`. As a latent variable
-    of HMC or NUTS, it needs ``numpyro.infer.reparam.CircularReparam``, like every distribution on the circle.
+    The support is [-pi, pi]. Samples are reparameterised, with exact derivatives with respect to `loc` and
+    `concentration`. For a latent variable with HMC or NUTS, use ``numpyro.infer.reparam.CircularReparam``, as for every
+    distribution on the circle.
 
     Parameters
     ----------
@@ -101,12 +102,12 @@ class VonMises(Distribution):
 
     @property
     def mean(self) -> jax.Array:
-        """The mean direction, `loc` in [-pi, pi)."""
+        """The mean direction, `loc` wrapped to [-pi, pi)."""
         return von_mises.mean(self.loc, self.concentration)
 
     @property
     def mode(self) -> jax.Array:
-        """The most likely angle, `loc` in [-pi, pi)."""
+        """The most likely angle, `loc` wrapped to [-pi, pi)."""
         return von_mises.mode(self.loc, self.concentration)
 
     @property
@@ -120,7 +121,7 @@ class VonMises(Distribution):
 
 
 class VonMisesFisher(Distribution):
-    r"""The von Mises-Fisher distribution on the sphere, density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
+    r"""The von Mises-Fisher distribution on the sphere, with density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
     Samples are reparameterised in both parameters. Use the class as a likelihood or in a guide. HMC and NUTS need a
     flat space. For a latent variable, use ``numpyro.distributions.ProjectedNormal``, or a vector of normal components

@@ -1,4 +1,4 @@
-"""Distributions as pytrees: frozen dataclasses that JAX flattens and unflattens, and that compare by value."""
+"""Register frozen dataclasses as pytrees, and let distributions compare by value."""
 
 import functools
 import operator
@@ -23,7 +23,8 @@ def pytree(*fields: str, static: Sequence[str] = ()) -> Callable[[type[T]], type
     which checks and converts its arguments.
 
     WORKAROUND(jax<=0.12): ``jax.tree_util.register_dataclass`` gives two classes with the same field names equal
-    structures, so that `jax.jit` sometimes runs the program of the other class. Classes registered here differ.
+    structures, so that `jax.jit` sometimes runs the program of the other class. Classes registered here have different
+    structures.
     """
 
     def register(cls: type[T]) -> type[T]:

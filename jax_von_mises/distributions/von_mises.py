@@ -26,7 +26,7 @@ def is_numbers(value: object) -> bool:
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False)
 class VonMises(ByValue):
-    r"""The von Mises distribution of angles, density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
+    r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree, which `jit`, `vmap`, `scan` and `grad` accept and return. Its methods are the functions of this
     package with ``loc`` and ``concentration`` filled in, and have their accuracy, derivatives and errors. For
@@ -129,7 +129,7 @@ class VonMises(ByValue):
         key, seed : jax.Array
             A random key, under either name; TFP and distrax call it `seed`.
         sample_shape : int or tuple of ints
-            Number of draws of the complete batch.
+            Shape of the draws, before the axes of the batch.
         method : {"auto", "direct", "table"}
             See `sample_von_mises`.
         """
@@ -201,11 +201,11 @@ class VonMises(ByValue):
         return von_mises.mode(self.loc, self.concentration)
 
     def variance(self) -> jax.Array:
-        """Return the circular variance 1 - A(concentration), between 0 and 1."""
+        """Return the circular variance 1 - I1(concentration) / I0(concentration), between 0 and 1."""
         return self._spread(von_mises.variance(self.concentration))
 
     def stddev(self) -> jax.Array:
-        """Return the circular standard deviation sqrt(-2 log A(concentration)) in radians."""
+        """Return the circular standard deviation in radians; see `jax_von_mises.stddev`."""
         return self._spread(von_mises.stddev(self.concentration))
 
     def kl_divergence(self, other: "VonMises") -> jax.Array:

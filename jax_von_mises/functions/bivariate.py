@@ -1,4 +1,4 @@
-r"""The bivariate von Mises distributions as functions: densities, moments, and maximum likelihood.
+r"""Compute densities and moments of the bivariate von Mises distributions, and maximum likelihood estimates.
 
 With a = phi - `phi_loc` and b = psi - `psi_loc`, the density of a pair of angles is proportional to
 :math:`\exp(k_1\cos a + k_2\cos b + r\,W)`, where W is sin a sin b in the sine model and -cos(a - b) in the cosine
@@ -25,9 +25,9 @@ from jax_von_mises.numerics.elementary import nan_unless
 Kind = type[models.Sine | models.Cosine]
 T = TypeVar("T")
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-# Where the likelihood has no maximum, the concentrations that `fit` estimates end near these values.
+# If the likelihood has no maximum, the concentrations estimated by `fit` end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
-# Largest number of steps that maximise the likelihood, in `fit` and within one step of expectation maximisation.
+# Largest numbers of Newton steps, in `fit` and within one step of expectation maximisation.
 STEPS, FEW_STEPS = 60, 2
 # Smallest gain of the log likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
@@ -53,7 +53,8 @@ class Moments(NamedTuple):
     psi_cosine: jax.Array
     """Mean of cos(psi - psi_loc)."""
     interaction: jax.Array
-    """Mean of sin(phi - phi_loc) sin(psi - psi_loc) (sine model) or -cos(phi - phi_loc - psi + psi_loc) (cosine)."""
+    """Mean of sin(phi - phi_loc) sin(psi - psi_loc) in the sine model, and of -cos(phi - phi_loc - psi + psi_loc) in
+    the cosine model."""
 
 
 def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype]:
@@ -64,7 +65,10 @@ def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype
 
 
 def by_dtype(function: Callable[..., T]) -> Callable[[Kind, tuple[Any, ...], np.dtype], T]:
-    """Compile ``function(kind, *values)`` and round its result to a dtype; non-scalars get the same number of axes."""
+    """Compile ``function(kind, *values)`` and round its result to a dtype.
+
+    All values that are not scalars get the same number of axes.
+    """
 
     @functools.partial(jax.jit, static_argnums=(0, 2))
     def compiled(kind: Kind, values: tuple[Any, ...], dtype: np.dtype) -> Any:
@@ -153,7 +157,7 @@ def entropy(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike]) -> jax
 
 
 class Sums(NamedTuple):
-    """Weighted means of the products of (1, sin, 1 - cos) of the two angles, counted from `origins`."""
+    """Weighted means of products of (1, sin, 1 - cos) of the two angles, which are measured from `origins`."""
 
     products: jax.Array
     """Array whose first two axes, of length 3, belong to the first and the second angle."""
@@ -173,21 +177,21 @@ def sums_of(phi: jax.Array, psi: jax.Array, share: jax.Array, origins: tuple[jax
 
 
 def turned(alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return sin and 1 - cos of an angle minus `alpha` as coefficients of (1, sin, 1 - cos) of the angle."""
+    """Return the coefficients of sin(x - `alpha`) and 1 - cos(x - `alpha`) with respect to (1, sin x, 1 - cos x)."""
     sine, cosine = jnp.sin(alpha), jnp.cos(alpha)
     versine = 2 * jnp.square(jnp.sin(0.5 * alpha))
     return jnp.stack([-sine, cosine, sine]), jnp.stack([versine, -sine, cosine])
 
 
 def mean_product(sums: Sums, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Return the mean of the product of two functions of the angles, given by coefficients of (1, sin, 1 - cos)."""
+    """Return the mean of a product of functions of the two angles, from their coefficients of (1, sin, 1 - cos)."""
     return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
 
 
 def statistic_means(
     kind: Kind, sums: Sums, alpha: jax.Array, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the means of cos a, cos b and W minus their values at 0, where a and b count from `alpha` and `beta`."""
+    """Return the means of cos a, cos b and W minus their values at 0; a and b are measured from `alpha` and `beta`."""
     mean = functools.partial(mean_product, sums)
     one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
     (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
@@ -236,9 +240,10 @@ State = tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array, jax.Array], jax.
 def maximise(
     kind: Kind, sums: Sums, start: jax.Array, largest: jax.Array | float, steps: int = STEPS
 ) -> tuple[jax.Array, jax.Array]:
-    """Maximise the likelihood of one data set by damped Newton steps from `start`; return the parameters and maximum.
+    """Maximise the likelihood of one data set by damped Newton steps from `start`.
 
-    A step that lowers the likelihood or makes a parameter exceed `largest` is rejected, and the damping is increased.
+    Return the parameters and the mean logarithm of the density there. A step that lowers the likelihood or makes a
+    concentration or the correlation exceed `largest` in magnitude is rejected, and the damping is increased.
     """
     dtype = start.dtype
 
@@ -348,7 +353,7 @@ def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[
 def climb_from(
     kind: Kind, parameters: Iterable[ArrayLike], samples: jax.Array, weights: jax.Array, largest: jax.Array
 ) -> Estimate:
-    """Improve `parameters` of shape (j,) by a few steps, for samples (n, j, 2) with weights (n, j)."""
+    """Improve `parameters` of shape (j,) by a few steps, for samples of shape (n, j, 2) and weights (n, j)."""
     dtype = samples.dtype
     start = jnp.stack([jnp.asarray(x, dtype) for x in parameters])
     share = (weights / jnp.sum(weights, 0, keepdims=True)).T
@@ -373,7 +378,7 @@ def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, siz
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
     first, second, both = moments.location_information(kind, k1, k2, r)
-    # Determinant of the information about both locations.
+    # Determinant of the Fisher information about the two locations.
     rest = first * second - both * both
     of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
     return Estimate(*(root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))))
@@ -414,7 +419,7 @@ def _marginal_log_density(
     return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
 
 
-# The log marginal density of the first angle without its normaliser, as functions of an angle and scalar parameters.
+# Unnormalised log marginal density of the first angle in each model, as a function of an angle and scalar parameters.
 MARGINALS = {kind: functools.partial(_marginal_log_density, kind) for kind in (models.Sine, models.Cosine)}
 
 
@@ -447,6 +452,6 @@ def _conditional(
 def conditional(
     kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the location and the concentration of the second angle, given the first one."""
+    """Return the location and the concentration of the second angle, given the first angle `phi`."""
     given, dtype = checked(caller, phi=phi, **parameters)
     return _conditional(kind, given, dtype)

@@ -1,4 +1,4 @@
-"""Estimate direction and concentration by maximum likelihood, with standard errors."""
+"""Estimate the mean direction and the concentration by maximum likelihood, with standard errors."""
 
 import functools
 import operator
@@ -40,7 +40,7 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
 
     ``loc`` is the direction of the mean of :math:`(\cos x, \sin x)`, and ``concentration`` is the value for which
     :math:`A = I_1/I_0` is the length of this mean (Mardia and Jupp, *Directional Statistics*, 2000, section 5.3.1).
-    The data enter through three sums, without iteration.
+    The data enter only through three sums, so no iteration over the data is needed.
 
     Parameters
     ----------
@@ -57,10 +57,10 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     Estimate
         ``loc`` in radians in [-pi, pi) and ``concentration`` in [0, inf], of the shape of `samples` without `axis`.
         Apart from the effect of rounding the angles, the concentration has a relative error of about 1e-6 (float32) or
-        1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. Equal angles give inf. Evenly spread angles
-        give 0 up to rounding, with an arbitrary direction. NaN without angles, without positive weights, for a negative
-        weight, and for an angle that is not finite or beyond 2^24 (2^53 in float64), where floats do not determine a
-        direction.
+        1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. It is inf if all angles are equal. For evenly
+        spread angles, it is 0 up to rounding, and the direction is arbitrary. The estimates are NaN without angles,
+        without positive weights, for a negative weight, and for an angle that is not finite or exceeds 2^24 rad (2^53
+        in float64) in magnitude, where floats do not determine a direction.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 def total(values: jax.Array) -> jax.Array:
-    """Return the sum over the last axis in blocks, so that rounding errors grow with the number of blocks only."""
+    """Return the sum over the last axis, in blocks, so that rounding errors grow only with the number of blocks."""
     size = values.shape[-1]
     if size > SUM_BLOCK:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
@@ -168,7 +168,7 @@ def total(values: jax.Array) -> jax.Array:
 
 
 def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the means of sin and of 1 - cos of the angles about `origin`."""
+    """Return the means of sin and of 1 - cos of the angles measured from `origin`."""
     half = 0.5 * deviation(x, origin[..., None])[0]
     square = half * half
     sine = half * sine_over(square)
@@ -200,8 +200,8 @@ def angle_of(sine: jax.Array, cosine: jax.Array) -> jax.Array:
 def standard_errors(concentration: ArrayLike, size: ArrayLike) -> Estimate:
     r"""Return the standard errors of the two estimates of `fit`, from the Fisher information.
 
-    One angle has the information :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about the
-    concentration, and the two estimates are asymptotically independent (Mardia and Jupp, *Directional Statistics*,
+    One angle carries the Fisher information :math:`\kappa A(\kappa)` about the direction and :math:`A'(\kappa)` about
+    the concentration, and the two estimates are asymptotically independent (Mardia and Jupp, *Directional Statistics*,
     2000, section 5.3.1).
 
     Parameters

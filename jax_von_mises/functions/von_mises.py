@@ -1,7 +1,7 @@
-r"""The von Mises distribution as functions: densities, probabilities, quantiles, moments and information.
+r"""Compute densities, probabilities, quantiles, moments and information of the von Mises distribution.
 
 The density is :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`, with :math:`\mu` = `loc` in radians and
-:math:`\kappa` = `concentration` in [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+:math:`\kappa` = `concentration` in [0, inf]: 0 gives the uniform distribution, inf a point mass at `loc`.
 
 Arguments broadcast and may have any float dtype; bfloat16 and float16 are computed in float32 and rounded once. A
 negative or NaN concentration, or a non-finite `loc`, gives NaN. Every function is compiled, works inside `jit`, `vmap`
@@ -39,7 +39,7 @@ Function = Callable[..., jax.Array]
 def evaluate(caller: str, function: Function, by_table: Function | None = None, /, **values: ArrayLike) -> jax.Array:
     """Check the named `values` and compute `function` of them in their common dtype.
 
-    `by_table` is the same function of (x, loc, concentration), faster for many angles at one concentration.
+    `by_table` computes the same function of (x, loc, concentration) faster for many angles at one concentration.
     """
     arrays, dtype = arguments.parameters(caller, None, **values)
     arguments.result_shape(caller, None, **arrays)
@@ -76,13 +76,13 @@ def route(function: Function, by_table: Function | None, shape: tuple[int, ...],
 
 
 def table_pays(shape: tuple[int, ...], values: list[jax.Array]) -> bool:
-    """Return whether the arguments of `cdf` or `sf` are many angles at one concentration, not on an explicit mesh."""
+    """Return whether the arguments of `cdf` or `sf` are many angles at one concentration, off an explicit mesh."""
     _, _, concentration = values
     return concentration.size == 1 and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
 
 
 def with_scalar_concentration(by_table: Function) -> Function:
-    """Return `by_table`, called with the angles and the location broadcast."""
+    """Return a function that calls `by_table` with the angles and the location broadcast."""
 
     def compute(shape: tuple[int, ...], _: Any, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
         x, loc = (broadcast_sharded(each, shape, None) for each in (x, loc))
@@ -92,7 +92,7 @@ def with_scalar_concentration(by_table: Function) -> Function:
 
 
 def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Function:
-    """Return `function`, called with all arguments broadcast to `sharding`."""
+    """Return a function that calls `function` with all arguments broadcast, with the given `sharding`."""
 
     def compute(shape: tuple[int, ...], _: Any, *values: jax.Array) -> jax.Array:
         return function(*(broadcast_sharded(x, shape, sharding) for x in values))
@@ -101,7 +101,7 @@ def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Fu
 
 
 def finite_loc(loc: jax.Array) -> jax.Array:
-    """Return `loc`, with NaN where it is infinite."""
+    """Return `loc`, with NaN where it is not finite."""
     return nan_unless(loc, jnp.isfinite(loc))
 
 
@@ -117,19 +117,19 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     Parameters
     ----------
     x : float or array
-        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
         not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or an angle or direction is not finite.
+        concentration is negative or NaN, or `x` or `loc` is not finite.
 
     Raises
     ------
@@ -162,19 +162,19 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     x : float or array
-        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
         not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or an angle or direction is not finite.
+        concentration is negative or NaN, or `x` or `loc` is not finite.
 
     Raises
     ------
@@ -192,13 +192,13 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
 
 def cdf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Compute `cdf` from the `lower_tail` of `tail_probability`, or from that of `piecewise` for one concentration."""
+    """Compute `cdf` from `lower_tail`, which is `tail_probability.lower_tail` or, for one concentration, a table."""
     difference, turns = deviation(x, loc)
     return turns + lower_tail(difference, valid(concentration))
 
 
 def sf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Compute `sf` from the `lower_tail` that `cdf_by` takes."""
+    """Compute `sf` from `lower_tail`, as `cdf_by` computes `cdf`."""
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
     upper = lower_tail(-difference, concentration)
@@ -222,19 +222,19 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     x : float or array
-        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
         not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or an angle or direction is not finite.
+        concentration is negative or NaN, or `x` or `loc` is not finite.
 
     Raises
     ------
@@ -244,9 +244,9 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Notes
     -----
     The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error below 4e-6 (float32) or 1e-12
-    (float64), down to the smallest normal float. There is no closed form; see the page *Method* of the documentation.
-    For 2^17 or more angles at one concentration, the program computes a table and interpolates it, within the same
-    bounds.
+    (float64), down to the smallest normal float. The cdf has no closed form; see the page *Method* of the
+    documentation. For 2^17 or more angles at one concentration, the probabilities are interpolated from a table, within
+    the same error bounds.
 
     Examples
     --------
@@ -257,26 +257,26 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
 
 def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the survival function 1 - cdf, with the relative accuracy of `cdf` in the upper tail.
+    """Return the survival function 1 - cdf, as accurate in the upper tail as `cdf` is in the lower tail.
 
     Every full turn subtracts 1.
 
     Parameters
     ----------
     x : float or array
-        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
         not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or an angle or direction is not finite.
+        concentration is negative or NaN, or `x` or `loc` is not finite.
 
     Raises
     ------
@@ -303,19 +303,19 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     Parameters
     ----------
     x : float or array
-        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
         not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or an angle or direction is not finite.
+        concentration is negative or NaN, or `x` or `loc` is not finite.
 
     Raises
     ------
@@ -339,24 +339,26 @@ def _log_sf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array
 
 
 def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the logarithm of `sf`, with the accuracy of `log_cdf` in the upper tail.
+    """Return the logarithm of `sf`, even for tails that underflow.
+
+    The result is NaN where full turns make `sf` negative. The error bound is that of `log_cdf`.
 
     Parameters
     ----------
     x : float or array
-        Angles in radians. The result is NaN for angles further than 2^24 (2^53 in float64) from `loc`, where floats do
+        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
         not determine a direction.
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or an angle or direction is not finite.
+        concentration is negative or NaN, or `x` or `loc` is not finite.
 
     Raises
     ------
@@ -380,7 +382,7 @@ def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
@@ -426,7 +428,7 @@ def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
@@ -456,7 +458,7 @@ def entropy(concentration: ArrayLike) -> jax.Array:
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -472,9 +474,9 @@ def entropy(concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    :math:`A = I_1/I_0` is the mean of the cosine. Among all distributions on the circle with the same mean cosine and
-    sine, the von Mises distribution has the largest entropy (Mardia and Jupp, *Directional Statistics*, 2000, section
-    3.5.4).
+    :math:`A = I_1/I_0` is the mean of :math:`\cos(x-\mu)`. Among all distributions on the circle with the same mean
+    cosine and sine, the von Mises distribution has the largest entropy (Mardia and Jupp, *Directional Statistics*,
+    2000, section 3.5.4).
     """
     return evaluate("entropy", _entropy, concentration=concentration)
 
@@ -494,14 +496,14 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `loc` is not finite.
+        concentration is negative or NaN, or `loc` is not finite or exceeds 2^24 rad (2^53 in float64) in magnitude.
 
     Raises
     ------
@@ -519,14 +521,14 @@ def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
 
     Returns
     -------
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `loc` is not finite.
+        concentration is negative or NaN, or `loc` is not finite or exceeds 2^24 rad (2^53 in float64) in magnitude.
 
     Raises
     ------
@@ -546,12 +548,14 @@ def _variance(concentration: jax.Array) -> jax.Array:
 
 
 def variance(concentration: ArrayLike) -> jax.Array:
-    r"""Return the circular variance :math:`1 - A(\kappa)`, with full relative accuracy: 1 at 0, 0 at infinity.
+    r"""Return the circular variance :math:`1 - A(\kappa)`.
+
+    The result is 1 at concentration 0 and 0 at infinite concentration, and has full relative accuracy.
 
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -567,8 +571,8 @@ def variance(concentration: ArrayLike) -> jax.Array:
 
     Notes
     -----
-    :math:`A = I_1/I_0` is the mean resultant length, that of the mean of (cos x, sin x) (Mardia and Jupp, *Directional
-    Statistics*, 2000, sections 2.3.1 and 3.5.4).
+    :math:`A = I_1/I_0` is the mean resultant length, which is the length of the mean of (cos x, sin x) (Mardia and
+    Jupp, *Directional Statistics*, 2000, sections 2.3.1 and 3.5.4).
     """
     return evaluate("variance", _variance, concentration=concentration)
 
@@ -578,12 +582,14 @@ def _stddev(concentration: jax.Array) -> jax.Array:
 
 
 def stddev(concentration: ArrayLike) -> jax.Array:
-    r"""Return the circular standard deviation :math:`\sqrt{-2 \log A(\kappa)}` in radians: inf at 0, 0 at infinity.
+    r"""Return the circular standard deviation :math:`\sqrt{-2 \log A(\kappa)}` in radians.
+
+    The result is inf at concentration 0 and 0 at infinite concentration, and has full relative accuracy.
 
     Parameters
     ----------
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -600,7 +606,7 @@ def stddev(concentration: ArrayLike) -> jax.Array:
     Notes
     -----
     A normal distribution with this standard deviation, wrapped around the circle, has the same mean resultant length
-    (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1). The result has full relative accuracy.
+    (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1).
     """
     return evaluate("stddev", _stddev, concentration=concentration)
 
@@ -615,7 +621,7 @@ def spread_of(k: jax.Array) -> jax.Array:
 
 @spread_of.defjvp
 def _spread_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # At both ends the quotient is undefined, so take its limit.
+    # At concentrations 0 and inf, the quotient is undefined, so use its limit.
     (k,) = primals
     value = spread_of(k)
     middle = (k > 0) & (value > 0)
@@ -644,7 +650,7 @@ def kl_divergence(
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]: 0 is the uniform distribution on the circle, inf a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
     other_loc : float or array
         Mean direction of the other distribution, in radians.
     other_concentration : float or array
@@ -655,7 +661,8 @@ def kl_divergence(
     jax.Array
         Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
         Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where a
-        concentration is negative or NaN, or a direction is not finite.
+        concentration is negative or NaN, a mean direction is not finite, or the mean directions differ by more than
+        2^24 rad (2^53 in float64).
 
     Raises
     ------
@@ -697,6 +704,6 @@ def _kl_divergence(
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
     value = jnp.where(close, near, far) + q * (2 * bessel.ratio(p) * half * half)
     same = (p == q) & (half == 0)
-    # The result is infinite, or NaN where an argument is NaN.
+    # If the distributions differ, the result is infinite, or NaN where an argument is NaN.
     apart = lax.stop_gradient(p + q + half)
     return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, apart), value)

@@ -1,8 +1,8 @@
-r"""The von Mises-Fisher distribution as functions: densities, moments, information, the cosine, and maximum likelihood.
+r"""Compute functions of the von Mises-Fisher distribution: densities, moments, the cosine, and maximum likelihood.
 
 The density on the unit sphere in d dimensions is :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`, with :math:`\mu` =
-`mean_direction` along a last axis of length d and :math:`\kappa` = `concentration` in [0, inf]. Batches broadcast
-without that axis. The methods of the class `VonMisesFisher` call these functions.
+`mean_direction` along a last axis of length d and :math:`\kappa` = `concentration` in [0, inf]. Batch shapes, which
+do not include that axis, broadcast. The methods of the class `VonMisesFisher` call these functions.
 """
 
 import functools
@@ -22,7 +22,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 
-# Above this concentration, the standard error is proportional to the concentration, up to rounding.
+# Above this concentration, the standard error of `concentration` is proportional to the concentration to rounding.
 LARGE = 1e15
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     Parameters
     ----------
     x : array
-        Unit vectors along the last axis. Of other vectors, only the direction is used, with a larger rounding error.
+        Unit vectors along the last axis. Only the direction of other vectors is used, with a larger rounding error.
     mean_direction : array
         Vectors along the last axis, of any length except 0.
     concentration : float or array
@@ -189,7 +189,7 @@ def _kl_divergence(
     rest = moments.versine_mean(first, dimension)
     by_norms = moments.log_norm(second, dimension) - moments.log_norm(first, dimension) + (second - first) * rest
     value = jnp.where(close, by_slopes, by_norms) + second * (moments.mean_cosine(first, dimension) * versine)
-    # The result is infinite, or NaN where an argument is NaN.
+    # If the distributions differ, the result is infinite, or NaN where an argument is NaN.
     apart = lax.stop_gradient(p + q + versine)
     return jnp.where(infinite, jnp.where((p == q) & (versine == 0), 0, apart), value)
 
@@ -230,7 +230,7 @@ def cosine_cdf(value: ArrayLike, concentration: ArrayLike, dimension: int) -> ja
     -------
     jax.Array
         The probability has a relative error of at most 4e-6 (float32) or 1e-12 (float64), or its error corresponds to
-        6 ulp of 1 - `value` or 1 + `value`.
+        an error of 6 ulp in 1 - `value` or 1 + `value`.
     """
     given, dtype = arguments.parameters("VonMisesFisher.cosine_cdf", None, value=value, concentration=concentration)
     arguments.result_shape("VonMisesFisher.cosine_cdf", None, **given)
@@ -273,9 +273,9 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     Returns
     -------
     Estimate
-        The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). Equal vectors give inf. NaN
-        without vectors, without positive weights, for a negative weight, and for a vector that is not finite. Both
-        estimates have derivatives with respect to `samples` and `weights`.
+        The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). It is inf if all vectors are
+        equal. The estimates are NaN without vectors, without positive weights, for a negative weight, and for a vector
+        that is not finite. They have derivatives with respect to `samples` and `weights`.
     """
     caller = "VonMisesFisher.fit"
     given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
@@ -299,7 +299,7 @@ def _fit(
     compute = arguments.compute_dtype(dtype)
     x = jnp.asarray(samples, compute)
     batch = x.shape[:-1]
-    # Move the axis of the vectors to the front and the axes of the data to the end.
+    # Move the axis of the components to the front and the axes of the data to the end.
     x = rows(jnp.moveaxis(x, -1, 0), tuple(a + 1 for a in axes))
     if weights is None:
         size = x.shape[-1]

@@ -1,4 +1,4 @@
-"""Differentiable formulas of the distributions, for float32 and float64 arrays; no function takes a random key.
+"""Evaluate differentiable formulas of the distributions in float32 and float64; no function takes a random key.
 
 `tail_integral` computes the integral from which the functions of the von Mises distribution follow, and `quantile`
 inverts it. `coefficients` holds the fitted constants, and `xla` the workarounds for compiler defects. The folders

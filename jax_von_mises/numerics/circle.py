@@ -69,7 +69,9 @@ def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
-    """Return the exact difference x - loc minus the rounded one [1]_; it matters at large concentrations.
+    """Return the rounding error of x - loc [1]_, the exact difference minus the rounded one.
+
+    The error matters at large concentrations.
 
     .. [1] D. E. Knuth. The Art of Computer Programming, volume 2, 1998, section 4.2.2, theorem B.
     """

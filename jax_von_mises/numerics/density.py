@@ -4,8 +4,8 @@ For an angle x measured from `loc`, the concentration :math:`\kappa` and :math:`
 
 .. math:: p(x) = e^{-q(x)} / N, \qquad q(x) = 2\kappa\sin^2(x/2).
 
-A single float32 product would give q with an error of 1e-6 near 20 and of 8 near 1e8, so q is computed as a sum of two
-numbers.
+With a single float32 product, the absolute error of q would be 1e-6 near q = 20 and 8 near q = 1e8, so q is computed as
+a sum of two numbers.
 """
 
 from typing import NamedTuple, Self
@@ -83,7 +83,7 @@ class HalfAngle(NamedTuple):
 def half_pi_rest(dtype: DTypeLike) -> float:
     """Return pi/2 minus the float nearest to it.
 
-    Without this correction, the tail integral has an error of 1e-4 near pi.
+    Without this correction, the tail integral would be inaccurate near pi.
     """
     nearest = np.asarray(HALF_PI, dtype)
     return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
@@ -126,7 +126,7 @@ FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the density p at angles in [-pi, pi]; a density below the smallest normal float becomes 0.
 
-    The relative error is 4e-6 (float32) or 1e-12 (float64).
+    The relative error is at most 4e-6 (float32) or 1e-12 (float64).
     """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = density_root(HalfAngle.of(moved), k, 1 / k)

@@ -1,4 +1,4 @@
-"""Elementary functions in forms that XLA compiles to one vector loop.
+"""Compute elementary functions in forms that XLA compiles to one vector loop.
 
 XLA's ``exp2``, ``log2``, ``sin`` and ``cos`` are accurate for all arguments. The functions here cover only the ranges
 that the quantile needs, cost half as much on a CPU, and never split a fusion. In float64, `exp2` and `log2` call XLA's
@@ -18,7 +18,7 @@ from jax_von_mises.numerics import coefficients, xla
 LOG2_E = float(np.log2(np.e))
 LN_2 = float(np.log(2))
 
-# Taylor coefficients, for an error of 1e-17 on [0, pi/2].
+# Taylor coefficients, with a truncation error below 1e-17 on [0, pi/2].
 SINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 2))) for j in range(12))
 COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13))
 
@@ -97,7 +97,7 @@ def whole_bits(x: jax.Array) -> jax.Array:
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
     """Return `x` times 2 to the power in the lower 9 bits of `exponent`, if the result is a normal number.
 
-    NaN stays NaN with its `nearest_whole` as exponent.
+    NaN stays NaN if `exponent` is its `nearest_whole`.
     """
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
@@ -210,9 +210,9 @@ def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]
 
 
 def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return ``factor**2 * sin(x)**2`` for |x| <= pi/2 to 3.2e-7, as a sum of two numbers like those of `sine_square`.
+    """Return ``factor**2 * sin(x)**2`` for |x| <= pi/2 as a sum of two numbers like those of `sine_square`.
 
-    `factor` is a power of two that keeps the square of a tiny x from underflowing.
+    The relative error is 3.2e-7. `factor` is a power of two that keeps the square of a tiny x from underflowing.
     """
     square, scaled = x * x, factor * x
     x_head = head(scaled)
@@ -228,7 +228,10 @@ def wide_sine_square(x: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def product_parts(a: jax.Array, b: tuple[float | jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Return float32 2 a b as a sum of two numbers, the first exact and the second to 1e-7; `b` has three summands."""
+    """Return float32 2 a b as a sum of two numbers, for `b` with three summands.
+
+    The first number is exact, and the second has a relative error of 1e-7.
+    """
     total = b[0] + b[1] + b[2]
     a_head, b_head = head(a), head(total)
     small = 2 * (a_head * (((b[0] - b_head) + b[1]) + b[2]) + (a - a_head) * total)
@@ -245,9 +248,10 @@ def log_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.Array) -> jax.Array:
-    """Return exp(2 a b - c) to 1e-7, for exponents in [-20, 88]; `b` is a sum of three numbers, largest first.
+    """Return exp(2 a b - c) with a relative error of 1e-7, for exponents in [-20, 88].
 
-    A rounded float32 product near 22 has an error of 1e-6, which would be the largest error in the quantile.
+    `b` is a sum of three numbers, largest first. A rounded float32 product near 22 has an absolute error of 1e-6, which
+    would be the largest error in the quantile.
     """
     if a.dtype == jnp.float64:
         return jnp.exp(2 * a * (b[0] + b[1] + b[2]) - c)

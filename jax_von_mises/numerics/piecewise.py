@@ -1,6 +1,7 @@
 """Tabulate functions as piecewise polynomials at run time, to evaluate them at many points.
 
-For many angles at one concentration, the sampler tabulates the quantile, and `cdf` and `sf` the tail probability.
+For many angles at one concentration, the sampler tabulates the quantile function, and `cdf` and `sf` tabulate the tail
+probability.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from jax_von_mises.numerics.elementary import whole_bits
 # Number of octaves below 1/2, down to the smallest tail probability of samples: 2^-33 (float32) or 2^-65 (float64).
 OCTAVES = {"float32": 32, "float64": 64}
 # Number of cells per octave (as a power of two), and the degree of the polynomial in each. The interpolation error is
-# about cells^-(degree + 1) / (100 degree), less than the rounding error in both precisions.
+# about cells^-(degree + 1) / (100 degree), less than the rounding error in either dtype.
 CELL_BITS = {"float32": 4, "float64": 5}
 DEGREE = {"float32": 3, "float64": 7}
 
@@ -112,7 +113,7 @@ def quantile_cell(t: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def below_half(dtype: DTypeLike) -> float:
-    """Return the largest float below 1/2; tail probabilities that round to 1/2 count as this value."""
+    """Return the largest float below 1/2; tail probabilities that round to 1/2 are treated as this value."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
 
 
@@ -121,7 +122,7 @@ class TailGrid(NamedTuple):
 
     cells: int
     nodes: tuple[float, ...]
-    """Places in a cell, as dyadic fractions so that pi minus a node is exact."""
+    """Places in a cell, as dyadic fractions so that the float nearest pi minus a node is exact."""
     wide: float
     """Below this concentration, the table has two halves, one upwards from 0 and one downwards from the float nearest
     pi. Above it, the tail at pi underflows, and the table ends where q = 2 `wide`."""
@@ -168,7 +169,7 @@ def tail_table(kappa: jax.Array) -> TailTable:
     scale = jnp.where(
         jnp.isnan(kappa), kappa, jnp.where(halves, 1 / grid.half_cell, jnp.minimum(1 / cell, grid.largest_scale))
     )
-    # Neighbouring cells share an end, so each cell needs `degree` values, and each half one more at its end.
+    # Neighbouring cells share an end, so each cell needs `degree` values, and each half needs one more at its end.
     half, degree = grid.cells // 2, len(grid.nodes) - 1
     count = (np.arange(grid.cells)[:, None] + np.array(grid.nodes[:-1])).reshape(2, -1)
     count = np.concatenate([count, [[half], [grid.cells]]], axis=1)

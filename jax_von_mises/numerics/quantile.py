@@ -31,7 +31,7 @@ from jax_von_mises.numerics.tail_integral import KAPPA_MAX, derivative, integral
 # Smallest tail probability of a sample. `guess` covers larger ones, and `deep_guess` smaller ones.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
 LOG_2_ROOT_PI = float(np.log(2 * np.sqrt(np.pi)))
-# 2 arcsin(sqrt(s)) / sqrt(s) for s in [0, 1/2], to 2e-6.
+# Coefficients of 2 arcsin(sqrt(s)) / sqrt(s) in powers of s for s in [0, 1/2], with an error of 2e-6.
 ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 
 
@@ -43,7 +43,7 @@ def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, w
         L = log2((1 + E) / (2 t + E)),   E = exp(-2 kappa) = p(pi) / p(0).
 
     A polynomial in L / (2 + kappa) and 1 / (2 + kappa) covers small concentrations, and one in L and 1 / kappa covers
-    the others. With `wide`, both cover tails down to 2^-65. `coefficients` lists the weighted errors
+    the others. With `wide`, both polynomials cover tails down to 2^-65. `coefficients` lists the weighted errors
     |dx| max(kappa sin x, sqrt(kappa)).
     """
     switch = coefficients.GUESS64_SWITCH if wide else coefficients.GUESS_SWITCH
@@ -70,8 +70,8 @@ def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
         P(X > x) = 2 D(Z) p(x) / sqrt(q).
 
     Away from pi, where 2 D(Z) = (1 + 1/(2 Z^2) + ...) / Z, one substitution solves the logarithm of this equation for
-    q. Near pi, the equation is e^(Z^2) D(Z) = S. Up to Z^2 = 5, Z^2 = v / (1 + v/43) with
-    v = (3/4) log(1 + (4/3) S^2) solves it to 0.02.
+    q. Near pi, where q is nearly 2 kappa, the equation is e^(Z^2) D(Z) = S with S = t N sqrt(2 kappa) e^(2 kappa) / 2.
+    Up to Z^2 = 5, Z^2 = v / (1 + v/43) with v = (3/4) log(1 + (4/3) S^2) solves it with an error of about 0.02.
     """
     # At smaller concentrations, such small tails lie at pi.
     kappa = jnp.clip(kappa, 1, KAPPA_MAX).astype(jnp.float32)

@@ -5,18 +5,18 @@ the concentration :math:`\kappa`,
 
 .. math:: q(x) = 2\kappa\sin^2(x/2), \qquad p(x) = e^{-q(x)} / N, \qquad N = 2\pi e^{-\kappa} I_0(\kappa).
 
-One integral gives the tail probability, the quantile and its derivative:
+The integral J gives the tail probability and the quantile, and :math:`J_1` gives the derivative of the quantile:
 
 .. math:: J(x) = \int_x^{end} e^{q(x)-q(\theta)} d\theta, \qquad
-          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0,
+          J_1(x) = \int_x^{end} (\cos\theta - A) e^{q(x)-q(\theta)} d\theta, \qquad A = I_1/I_0.
 
-and :math:`J_2`, which has the factor :math:`(\cos\theta - A)^2 - A'` instead.
+The second derivative needs :math:`J_2`, which has the factor :math:`(\cos\theta - A)^2 - A'` instead.
 
 For :math:`end = \pi`, the *tail*, :math:`P(X > x) = J p`. For :math:`end = 0`, the *centre*, J is negative and
 :math:`P(0 < X < x) = -J p`. Computing the side with less mass keeps full relative accuracy at both ends.
 
 *Derivative.* With the cdf F, :math:`dx/d\kappa = -(\partial F/\partial\kappa) / p = J_1` at a fixed tail probability,
-on either side.
+for the tail and for the centre.
 """
 
 from collections.abc import Callable, Sequence

@@ -15,7 +15,10 @@ from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 @jax.custom_jvp
 def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return P(X < x) for x in [-pi, pi]. Below 1/2, the relative error is 4e-6 (float32) or 1e-12 (float64)."""
+    """Return P(X < x) for x in [-pi, pi].
+
+    The relative error of a probability below 1/2 is at most 4e-6 (float32) or 1e-12 (float64).
+    """
     size = jnp.abs(x)
     return of_either_side(x, jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa)))
 
@@ -70,7 +73,10 @@ def log_lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 
 def tail_rate(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return where log P, P = P(X < x), must come from P = J p because P is tiny; 1 / J there, else 1; and P."""
+    """Return a mask, a rate and the probability P = P(X < x).
+
+    The mask is true where P is so small that log P must come from P = J p. The rate is 1 / J there, and 1 elsewhere.
+    """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
     # Where a rescaled angle is not small, 1 / J is the slope of log p to rounding. For floats beyond pi, J is set to 0.

@@ -1,4 +1,4 @@
-"""Work around compiler defects. Each function states its effect, the affected versions and the report to file.
+"""Work around compiler defects. The docstrings state the effect, the affected versions and the report to file.
 
 The workarounds preserve the bits of angles and the accuracy of all other results. Modules call the functions as
 ``xla.name(...)``. For those marked with an asterisk, `tests/numerics/test_xla.py` and, for CUDA, ``python -m
@@ -210,8 +210,8 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     Folding rounds a product before it is added, whereas a program that takes the arrays as arguments contracts the
     product and the sum into one operation. The angles of the two programs would differ in their last digits.
 
-    Folding was observed with JAX 0.10.2 to 0.12.0.1. Barriers prevent it from JAX 0.12 on; before, XLA:CPU removes a
-    barrier around constants. To report to XLA: folded constants are rounded differently from arguments.
+    Folding was observed with JAX 0.10.2 to 0.12.0.1. Barriers prevent it from JAX 0.12 on; earlier versions of XLA:CPU
+    remove a barrier around constants. To report to XLA: folded constants are rounded differently from arguments.
     """
 
     def hidden(*arrays: jax.Array) -> list[jax.Array]:
@@ -335,8 +335,8 @@ def add_terms(
 def sum_last_axis(values: jax.Array) -> jax.Array:
     """Return the sum over the last axis, as a matrix product.
 
-    XLA:CPU would fuse a sum with the computation of `values`, and then compute them one at a time instead of by vector
-    instructions. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA.
+    XLA:CPU would fuse a sum with the computation of `values`, and then compute the values one at a time instead of by
+    vector instructions. Observed with JAX 0.10.2 to 0.12.0.1. To report to XLA.
     """
     return jnp.matmul(values, jnp.ones(values.shape[-1], values.dtype), precision=lax.Precision.HIGHEST)
 
@@ -367,7 +367,7 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
             return jnp.matmul(x, jnp.asarray(matrix, x.dtype), precision=lax.Precision.HIGHEST)
 
         eye, ones = np.eye(degree + 1), np.ones((1, degree))
-        # To slice `values`, XLA would compute them again. In float64 those last digits are part of published angles.
+        # A slice makes XLA compute `values` again. float64 keeps it, since published angles depend on its last digits.
         first = values[:, :1] if values.dtype == jnp.float64 else product(values, eye[:, :1])
         rises = product(values, np.concatenate([-ones, eye[1:, 1:]]))
         return jnp.concatenate([first, product(rises, powers)], axis=1).T

@@ -1,1 +1,1 @@
-"""Numerics of the bivariate von Mises models: the marginal of one angle, its normaliser, moments and quantile."""
+"""Compute the marginal of one angle, its normaliser, moments and quantile for the bivariate von Mises models."""

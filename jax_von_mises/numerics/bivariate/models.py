@@ -1,4 +1,4 @@
-r"""Formulas without cancellation for the sine and the cosine model about their modes.
+r"""Evaluate the sine and the cosine model about their modes, without cancellation.
 
 Let a and b be the two angles, measured from their locations. The density of either model is proportional to
 
@@ -7,7 +7,8 @@ Let a and b be the two angles, measured from their locations. The density of eit
 For a given a, the last two terms are :math:`\rho(a)\cos(b - \nu(a))`, so b has a von Mises distribution. The marginal
 density of a is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. Its logarithm and the function
 :math:`g = k_1\cos a + \rho` are concave in cos a, so each has one mode for a in [0, pi]. Everything is measured from
-the mode a* of g. The exponent E = g(a) - g(a*) is a sum of terms of one sign, each to a few ulp, for all parameters.
+the mode a* of g. For all parameters, the exponent E = g(a) - g(a*) is a sum of terms of one sign, each accurate to a
+few ulp.
 
 If the mode of the cosine model is beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
 

@@ -245,7 +245,7 @@ def _exponent_jvp(
 def second_given_first(
     kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the concentration and the mean direction of the second angle, given the first in [-pi, pi]."""
+    """Return the concentration and the mean direction of the second angle, given a first angle in [-pi, pi]."""
     model = kind.of(k1, k2, r)
     turned = models.from_mode_side(a, model)
     half = jnp.sin(0.5 * turned)

@@ -1,4 +1,4 @@
-r"""Compute the quantile of the marginal of the first angle, from a tail probability to an angle in [0, pi).
+r"""Compute the quantile of the first angle's marginal, the angle in [0, pi) with a given tail probability.
 
 The marginal density p is symmetric and has one mode on [0, pi]. Its tail T(x), towards pi or towards 0, is p J. A
 Gauss-Legendre rule from x to where the density is negligible gives J with full relative accuracy. The step towards the
@@ -91,7 +91,7 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     sign = jnp.where(upper, 1, -1).astype(dtype)
     log_mass = jnp.log(tau) + log_half_mass(model)
     room = jnp.where(upper, np.pi - model.mode, model.mode)
-    # Start where the exponent has fallen by `level`, or nearer, where a constant density would leave that mass.
+    # Start where the exponent has fallen by `level`, or nearer, where a tail of constant density would have that mass.
     level = jnp.maximum(-jnp.log(2 * tau), 1e-3)
     zero = jnp.zeros_like(tau)
     distance = moments.reach(model, zero, sign, level)
@@ -158,7 +158,7 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     return moments.signed(model, [sign * length * total for total in totals])
 
 
-# arctan(t) / t in t^2 for t in [0, 1], to 3e-8, by a Chebyshev fit.
+# Coefficients of arctan(t) / t in powers of t^2 for t in [0, 1], from a Chebyshev fit with an error of about 3e-8.
 ARCTANGENT = (
     0.999999998,
     -0.333332823,

@@ -28,7 +28,9 @@ def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
 def evaluate(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
-    """Evaluate a log density at one axis of angles ``base + step``; if `wide`, also compute this sum in float64.
+    """Evaluate a log density at a one-dimensional array of angles ``base + step``.
+
+    If `wide`, both this sum and the log density are computed in float64.
 
     The result has derivatives of any order with respect to `base`, `step` and `parameters`, which share one dtype.
     """
@@ -40,7 +42,7 @@ def evaluate(
 def at_angles(
     function: Callable[..., tuple[jax.Array, ...]], angles: jax.Array, parameters: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, ...]:
-    """Evaluate the arrays ``function(angle, *parameters)`` at each angle, in the dtype of `angles`."""
+    """Evaluate the tuple of arrays ``function(angle, *parameters)`` at each angle, in the dtype of `angles`."""
 
     def of_dtype(angle: jax.Array) -> tuple[jax.Array, ...]:
         results = function(angle, *parameters)

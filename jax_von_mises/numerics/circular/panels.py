@@ -58,7 +58,7 @@ class Panels(NamedTuple):
     mean: jax.Array
     """Scaled mean density of each panel, of shape (count,)."""
     shape: jax.Array
-    """Power coefficients in z of the sum under *Rule* above, constant first, of shape (n - 1, count)."""
+    """Power coefficients in z of the sum in *Rule* of the module docstring, constant first, of shape (n - 1, count)."""
     mass: jax.Array
     """Scaled mass before each edge, counted from -pi and from pi, of shape (2, count + 1)."""
     total: jax.Array
@@ -92,7 +92,7 @@ class Panels(NamedTuple):
 def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices.
 
-    The products of the matrices and values at the nodes are the Legendre coefficients and `Panels.shape`.
+    The matrices map values at the nodes to Legendre coefficients and to `Panels.shape`.
     """
     legendre = np.polynomial.legendre
     nodes, weights = legendre.leggauss(count)
@@ -107,7 +107,10 @@ def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def prefix_sums(x: jax.Array) -> jax.Array:
-    """Return cumulative sums along the last axis, to a few roundings; its length must be a multiple of `BLOCK`."""
+    """Return cumulative sums along the last axis, with an error of a few roundings.
+
+    The length of this axis must be a multiple of `BLOCK`.
+    """
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
     inner = product(blocks, jnp.asarray(np.triu(np.ones((BLOCK, BLOCK))), x.dtype))
@@ -146,7 +149,8 @@ def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
 def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Array:
     """Move the edges to where the log density needs them.
 
-    `levels` holds the log densities at edges and midpoints, in order of the angle. Tails below `smallest` count less.
+    `levels` holds the log densities at edges and midpoints, in order of increasing angle. Tails below `smallest`
+    count less.
     """
     width = jnp.diff(edges)
     count = width.shape[0]
@@ -189,7 +193,7 @@ def first_edges(count: int, dtype: np.dtype, points: jax.Array | None) -> jax.Ar
 
 
 def most_points(count: int) -> int:
-    """Return the largest number of hinted points; with it, three quarters of the first edges lie around them."""
+    """Return the largest number of hinted points, around which at most three quarters of the first edges lie."""
     return 3 * count // 4 // (2 * len(HINT_DISTANCES) + 1)
 
 
@@ -207,7 +211,7 @@ def adapt(
     ----------
     log_density : callable
         Logarithm of the density, up to a constant: ``log_density(angle, *parameters)`` at one angle in [-pi, pi]. It
-        may be -inf where the density is 0. All results are NaN if it is NaN or +inf anywhere, if the density is 0
+        may be -inf where the density is 0. All results are NaN if it is NaN or +inf at a node, if the density is 0
         everywhere, or if its logarithm differs between -pi and pi by more than 0.001 times (1 + its range).
     count : int
         A power of two, 32 or more.
@@ -228,7 +232,7 @@ def adapt(
 
     def divide(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         edges = state[0]
-        # Edges and midpoints, in order of the angle.
+        # Edges and midpoints, in order of increasing angle.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
         half = 0.5 * jnp.diff(edges)
         step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
@@ -263,7 +267,7 @@ def adapt(
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     total = sums[0, -1]
     probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
-    # Assume that the rounding error of a log density is relative to its size, since that of its terms is unknown.
+    # Assume that the rounding error of a log density is proportional to its size, since its terms are unknown.
     size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
     rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
     sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)

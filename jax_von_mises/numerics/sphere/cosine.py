@@ -23,7 +23,7 @@ def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radia
 
 
 def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
-    """Return the probability beyond `w`, seen from the mode, whether that is above `w`, and the density of y there."""
+    """Return the probability beyond `w` as seen from the mode, whether this is the upper tail, and the density of y."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
     j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
@@ -73,9 +73,9 @@ def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, j
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return the cosine w with P(cosine < w) = `q`; NaN outside [0, 1].
+    """Return the cosine w with P(cosine < w) = `q`; NaN for `q` outside [0, 1].
 
-    In three or more dimensions, tails between 0 and `fits.SMALLEST_QUANTILE` are treated as the latter.
+    In three or more dimensions, tails between 0 and `fits.SMALLEST_QUANTILE` are treated as that value.
     """
     smallest = fits.SMALLEST_QUANTILE[q.dtype.name]
     upper = q > 0.5

@@ -33,7 +33,7 @@ from numpy.polynomial import chebyshev
 # Coefficients below this size (in a `Surface`, below this fraction of the first one) are dropped, since the rounding
 # error of results is larger.
 TOLERANCE = {"float32": 6e-8, "float64": 2e-14}
-# Smallest tail probability of a sampler's words, smallest one of quantiles, and smallest normal number.
+# Smallest tail probabilities of a sampler's words and of quantiles, and the smallest normal number.
 SMALLEST_WORD = {"float32": 2.0**-33, "float64": 2.0**-65}
 SMALLEST_QUANTILE = {"float32": 2.0**-126, "float64": 2.0**-200}
 SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
@@ -78,7 +78,7 @@ class Fits(NamedTuple):
 
     n: int
     peak: tuple[float, ...]
-    """Chebyshev series in 2 s^2 - 1 of the density at the mode over sqrt(n (1 + s^2) / (2 pi))."""
+    """Chebyshev series in 2 s^2 - 1 of the density at the mode divided by sqrt(n (1 + s^2) / (2 pi))."""
     log_peak: tuple[float, ...]
     """Chebyshev series in 2 s^2 - 1 of the logarithm of that ratio, minus its value at s = 0."""
     below: tuple[float, ...]
@@ -266,7 +266,7 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
 
 
 def atanh_terms(largest: float, count: int) -> list[float]:
-    """Return the coefficients of (atanh(r) / r - 1) / r^2 in r^2 for r^2 up to `largest`, to float32 rounding."""
+    """Return float32 coefficients of (atanh(r) / r - 1) / r^2 in powers of r^2, for r^2 up to `largest`."""
     x = 0.5 * largest * (1 + chebyshev_points(40))
     root = np.sqrt(x)
     series = chebyshev.Chebyshev.fit(x, (np.arctanh(root) / root - 1) / x, count - 1, domain=[0, largest])

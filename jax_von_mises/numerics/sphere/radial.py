@@ -1,7 +1,7 @@
 r"""Compute tail probabilities and quantiles of the cosine w, and their derivatives, in the notation of `fits`.
 
-A place is given by two shares: `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other` = 1 - `own`. The
-smaller share keeps its digits at both poles and at any concentration.
+A place is a value of w. It is given by two shares, `own` = (1 -+ w)/2, which is 0 at the pole of the tail, and `other`
+= 1 - `own`. The smaller share keeps its digits at both poles and at any concentration.
 
 With :math:`b` the own share, :math:`b^*` that of the mode, :math:`g = b^*(1 - b^*)` and signed s,
 
@@ -66,7 +66,7 @@ class Mode(NamedTuple):
     near: jax.Array | np.ndarray
     """Whether tails are counted from the mean direction."""
     s: jax.Array
-    """Positive."""
+    """In [0, 1]."""
     signed: jax.Array
     own: jax.Array
     other: jax.Array
@@ -219,7 +219,7 @@ def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, 
 def closed_hazard(place: Place, order: int) -> jax.Array:
     """Compute `hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
 
-    With u = T / (1 + w T), which ends at 1/(1 + w), the integrand is e^(c u), where c = 2 w - L. Then x = c / (1 + w).
+    With u = T / (1 + w T), which rises to 1/(1 + w), the integrand is e^(c u), where c = 2 w - L. Then x = c / (1 + w).
     """
     reach = 0.5 * reciprocal(place.other)
     x = (2 * place.cosine - place.slope) * reach
@@ -329,6 +329,7 @@ def quantile_share(
     t : float32 or float64 array
         In [`smallest`, 1/2].
     near : bool array
+        Whether the tail is towards the near pole.
     kappa : array of the dtype of `t`
         In [0, inf]; NaN gives NaN.
     dimension : int
@@ -339,8 +340,8 @@ def quantile_share(
     Returns
     -------
     array
-        The tail probability has a relative error of 2e-6 (float32) or 1e-12 (float64), or the smaller share is within
-        6 ulp.
+        The tail probability has a relative error of at most 2e-6 (float32) or 1e-12 (float64), or the smaller share is
+        within 6 ulp.
     """
     n, name = dimension - 1, t.dtype.name
     limit = jnp.minimum(kappa, KAPPA_MAX)
@@ -373,7 +374,7 @@ def sine(signed: jax.Array) -> jax.Array:
 
 
 def scale_beyond(kappa: jax.Array) -> jax.Array:
-    """Return the factor of 1 - w: 1 up to `KAPPA_MAX`, then falling to 0 at infinity."""
+    """Return the factor by which to multiply 1 - w; it is 1 up to `KAPPA_MAX` and then falls to 0 at infinity."""
     largest = LARGEST_KAPPA[kappa.dtype.name]
     return jnp.where(kappa > largest, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, largest)), 1))
 
@@ -397,7 +398,7 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
     """Compute `quantile_share` in three dimensions, where the tail is a difference of exponentials.
 
     For the near pole, b = -log(1 - t (1 - e^-2k)) / (2k), where k is `kappa`. For the far pole, k changes sign; if
-    k > 12, b is 1 minus the other share, -log(t (1 - e^-2k) + e^-2k) / (2k).
+    k > 12, b is 1 minus the other share, which is -log(t (1 - e^-2k) + e^-2k) / (2k).
     """
     k = jnp.maximum(kappa, 1e-20)
     floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= 12
@@ -507,7 +508,7 @@ def below_mode(mode: Mode, n: int) -> jax.Array:
 
 
 def slope_of_share(signed: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
-    """Return the derivative of (1 - w)/2 with respect to kappa from `quantile_share`; never positive, 0 at infinity."""
+    """Return the derivative of (1 - w)/2 with respect to kappa from `quantile_share`; it is never positive."""
     n = dimension - 1
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), n, near)
     # Above `KAPPA_MAX`, the place is not used. A share may slightly exceed 1/2 if a step ended beyond the equator.
