@@ -564,11 +564,11 @@ def print_report(
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
     if written.kept:
         blocks += f", {written.kept} kept"
-    who = f"part {options.part} of {options.parts} " if options.parts > 1 else ""
+    part = f"part {options.part} of {options.parts}" if options.parts > 1 else ""
     if written.kept and not written.drawn:
-        lines = [f"{who or written.out} is already complete; nothing was drawn"]
+        lines = [f"{part or written.out} is already complete; nothing was drawn"]
     else:
-        lines = [f"{who}drew {drew} {moments.draws} ({blocks}) in {seconds:.2f} s {where}: {what}"]
+        lines = [f"{part} drew {drew} {moments.draws} ({blocks}) in {seconds:.2f} s {where}: {what}".lstrip()]
         if drawn:
             lines.append(time_line(written, drawn, seconds, moments.components))
     if moments.count:
