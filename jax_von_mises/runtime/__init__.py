@@ -8,6 +8,7 @@
 `export_sampler` `load_sampler`   write a sampler to a file as a portable program, and load it
 `memory_report`                   report the memory of each device
 `suggest_batch_size`              suggest a number of rows that fit in memory
+`keep_memory`                     reuse the memory of freed arrays on a CPU
 `diagnose`                        find problems with JAX on this machine and suggest remedies
 ================================  ====================================================================
 
@@ -17,7 +18,7 @@ Importing this module changes no setting.
 from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, clear_cache, initialize_compilation_cache
 from jax_von_mises.runtime.configuration import Setting, configure, reset, settings
 from jax_von_mises.runtime.doctor import Diagnosis, Finding, diagnose
-from jax_von_mises.runtime.memory import DeviceMemory, memory_report, suggest_batch_size
+from jax_von_mises.runtime.memory import DeviceMemory, keep_memory, memory_report, suggest_batch_size
 from jax_von_mises.runtime.sampler_file import LoadedSampler, export_sampler, load_sampler
 from jax_von_mises.runtime.warm_up import Compiled, warmup
 
@@ -35,6 +36,7 @@ __all__ = [
     "diagnose",
     "export_sampler",
     "initialize_compilation_cache",
+    "keep_memory",
     "load_sampler",
     "memory_report",
     "reset",
