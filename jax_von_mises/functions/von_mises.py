@@ -122,7 +122,7 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -227,7 +227,7 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -269,7 +269,7 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -308,7 +308,7 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -351,7 +351,7 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -382,7 +382,7 @@ def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -428,7 +428,7 @@ def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -496,7 +496,7 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -521,7 +521,7 @@ def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
 
     Returns
     -------
@@ -650,7 +650,7 @@ def kl_divergence(
     loc : float or array
         Mean direction in radians, any finite value.
     concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass at `loc`.
+        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
     other_loc : float or array
         Mean direction of the other distribution, in radians.
     other_concentration : float or array
