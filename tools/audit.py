@@ -71,11 +71,11 @@ def main(requirements=None, program=PIP_AUDIT):
     for line in skipped:
         print(f"not audited: {line}")
     count = len(found) - sum(each.get("vulns") is None for each in found)
-    print(f"{count} of {len(pinned) + len(others)} packages were looked up, {len(holes)} known vulnerabilities")
+    print(f"{count} of {len(pinned) + len(others)} packages were looked up; {len(holes)} known vulnerabilities found")
     if holes:
         return 1
     if skipped:
-        print("NOT AUDITED completely: repeat the audit where the vulnerability database can be reached")
+        print("NOT FULLY AUDITED: pin all requirements, and repeat where the vulnerability database can be reached")
         return 2
     return 0
 

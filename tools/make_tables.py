@@ -275,7 +275,7 @@ def fitted():
     single = [
         ("sin(d) / d in d^2, d in [0, pi/2]", "SINE", minimax(sinc, 1e-9, HALF_PI**2, 4)),
         (
-            "cos(d) in d^2, d in [0, pi/2], compared with cos(0)",
+            "cos(d) in d^2, d in [0, pi/2], relative to cos(0)",
             "COSINE",
             minimax_absolute(lambda z: np.cos(np.sqrt(z)), 0.0, HALF_PI**2, 5),
         ),
@@ -321,7 +321,7 @@ def fitted():
     u, w = (v + 1) / 2, w / 2
     for text, name, depth, bend in (
         ("The float64 rule: 32 Gauss-Legendre nodes u, moved to 0.35 u + 0.65 u^2.", "RULE64", 40.0, 0.65),
-        ("The rule for moments in both precisions: such nodes, moved to 0.7 u + 0.3 u^2.", "MOMENT", 42.0, 0.3),
+        ("The rule for moments in both precisions: 32 such nodes u, moved to 0.7 u + 0.3 u^2.", "MOMENT", 42.0, 0.3),
     ):
         yield text, f"{name}_DEPTH", depth
         yield None, f"{name}_NODES", rounded((1 - bend) * u + bend * u * u, 17)

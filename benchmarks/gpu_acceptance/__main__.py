@@ -81,7 +81,7 @@ def begun(path, result):
     if not path.exists():
         left = [file.name for file in path.parent.iterdir() if file.name.startswith(f"{path.stem}.distributions.")]
         if left:
-            raise ValueError(f"found counts of another run in {', '.join(left)}; remove them, or name another file.")
+            raise ValueError(f"found counts from another run in {', '.join(left)}; remove them, or name another file.")
         return result
     try:
         before = read_json(path)
@@ -181,7 +181,7 @@ def unfit(machine):
     if not has("cpu"):
         return "JAX has no CPU device to compare with; keep cpu in JAX_PLATFORMS, as in JAX_PLATFORMS=cuda,cpu."
     if machine["device_count"] > 1:
-        return "there are several devices, but the program measures one; set CUDA_VISIBLE_DEVICES=0."
+        return "there are several devices, but the program measures only one; set CUDA_VISIBLE_DEVICES=0."
     return None
 
 

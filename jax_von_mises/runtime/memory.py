@@ -131,7 +131,7 @@ def suggest_batch_size(
         device = device if isinstance(device, jax.Device) else jax.local_devices(backend=device)[0]
     elif not isinstance(device, jax.Device):
         raise TypeError(
-            f"{caller}: device={arguments.safe_repr(device)} must be a device of JAX, such as jax.local_devices()[0]."
+            f"{caller}: device={arguments.safe_repr(device)} must be a JAX device, such as jax.local_devices()[0]."
         )
     key = jax.random.key(0) if key is None else key
 
@@ -163,7 +163,7 @@ def suggest_batch_size(
         if rows == 1:
             raise MemoryError(
                 f"{caller}: one row of {size} angles needs {used} bytes, but only {budget} are available ({share:g} of "
-                f"the free memory of {named(device)}). Free memory, or draw shorter rows."
+                f"the free memory of {named(device)}). Free some memory, or draw shorter rows."
             )
         rows = max(1, min(rows - 1, rows * budget // used))
     return rows
@@ -249,7 +249,7 @@ def _control_groups() -> Iterator[tuple[int, int]]:
 
 def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Iterator[tuple[int, int]]:
     """Yield the limit and free memory of a control group and of each group above it that has a limit."""
-    # In a container, the path may be the host's, and the group's files are at the root.
+    # In a container, the path may be the host's, in which case the group's files are at the root.
     below = root / path.strip("/")
     for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
         with contextlib.suppress(OSError, ValueError, KeyError):

@@ -106,7 +106,7 @@ def _launched(launch: Launch, rows: Rows, at_end: bool, one_block: bool = False)
 
 
 def _faults_of_words(launch: Launch, spec: KernelSpec) -> Iterator[str]:
-    """Check that angles are those of their words, for all `SIZES` and `STARTS`; yield each fault.
+    """Check that angles match their words, for all `SIZES` and `STARTS`; yield each fault.
 
     In the table route, all angles are compared with the words. In the direct route, the signs of the longest draw are
     compared with the words, and shorter draws with the longest.
@@ -125,13 +125,13 @@ def _faults_of_words(launch: Launch, spec: KernelSpec) -> Iterator[str]:
         if angle is None:
             expected = draw(SIZES[-1], True)
             if not np.array_equal(np.signbit(expected), words & 1):
-                yield f"from {start} the signs are not those of the words"
+                yield f"from {start} the signs do not match the words"
         else:
             signs = np.where(words & 1, -1, 1).astype(np.float32)
             expected = (signs * angle(words)).astype(dtype)
         for size, at_end in itertools.product(SIZES, (False, True)):
             if draw(size, at_end).tobytes() != expected[:size].tobytes():
-                yield f"{size} angles from {start} are not those of their words"
+                yield f"{size} angles from {start} do not match their words"
 
 
 def _faults_of_rows(launch: Launch, spec: KernelSpec) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _faults_of_rows(launch: Launch, spec: KernelSpec) -> Iterator[str]:
         single = b"".join(_launched(launch, rows(1, row), False).tobytes() for row in range(ROWS))
         for at_end, one_block in itertools.product((False, True), repeat=2):
             if _launched(launch, rows(ROWS, slice(None)), at_end, one_block).tobytes() != single:
-                yield f"rows of {', '.join(by_row)} differ from single draws{', in one block' * one_block}"
+                yield f"rows that vary in {', '.join(by_row)} differ from single draws{', in one block' * one_block}"
 
 
 def fault_of_maps(device: jax.Device) -> str | None:
@@ -180,7 +180,7 @@ def fault_of_maps(device: jax.Device) -> str | None:
     ours = drawn(cuda_launch.draw_by_kernel, device)
     expected = drawn(cuda_launch.plain_angles, cuda_self_test.reference_device(device)).astype(np.float64)
     if not cuda_self_test.rounded_from(ours, expected, cuda_self_test.allowed(kappas.ravel())).all():
-        return f"{spec.name} in rows of jax.vmap: angles differ from the plain path's"
+        return f"{spec.name} in rows under jax.vmap: angles differ from the plain path's"
     return None
 
 

@@ -27,7 +27,7 @@ def mean_log_prob(distribution, x):
 
 
 def reference_fit(x, loc, kappa, weights, steps):
-    """Fit a mixture of tori (or of angles, as one column) by expectation maximisation, with textbook formulas."""
+    """Fit a mixture on the torus (or on the circle, with one column) by textbook expectation maximisation."""
     for _ in range(steps):
         terms = kappa * np.cos(x[:, None] - loc) - np.log(2 * np.pi * special.i0e(kappa)) - kappa
         joint = np.log(weights) + terms.sum(-1)
@@ -118,7 +118,7 @@ def test_weights_and_batches(key):
 
 @slow
 def test_collapse_is_bounded(key):
-    """A component that collapses on equal samples stops at the largest concentration, and the result is finite."""
+    """A component that collapses onto identical samples stops at the largest concentration; the fit is finite."""
     x = jnp.concatenate([jnp.full((20,), 1.0), ANGLES.sample(key, (200,))])
     fitted = Mixture.fit(x, VonMises, number=4, largest_concentration=500.0)
     assert np.isfinite(fitted.components.concentration).all()

@@ -67,7 +67,7 @@ def test_angle_policy_s_gap_is_the_distance_from_the_optimum(angle_policy, weigh
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_angle_policy_s_derivatives_are_unbiased(angle_policy, key, name):
-    """Derivatives in loc and concentration have the means that follow from the closed form of the mean reward."""
+    """Derivatives with respect to loc and concentration have the means of the closed form."""
     concentrations, size = (0.3, 4.0, 60.0), 2**17
     allowed = standard_errors(2 * len(ESTIMATORS) * len(concentrations))
     height, offset = 1 + angle_policy.WIND, 0.5
@@ -84,7 +84,7 @@ def test_angle_policy_s_derivatives_are_unbiased(angle_policy, key, name):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_angle_policy_s_gradient_is_unbiased(angle_policy, weights, key, name):
-    """The gradient in the network's weights is unbiased along the exact gradient and along a random direction."""
+    """The gradient with respect to the weights is unbiased, along the exact gradient and a random direction."""
     states = angle_policy.random_states(random.key(12), 32)
     exact = np.asarray(angle_policy.exact_gradient(weights, states), np.float64)
     sampled = angle_policy.gradients(key, weights, states, angle_policy.ESTIMATORS[name], 512)
@@ -106,7 +106,7 @@ def test_angle_policy_s_pathwise_gradient_varies_least(angle_policy, weights, ke
 
 
 def test_angle_policy_s_variances_follow_the_distribution(angle_policy, key):
-    """Variances of the derivative in loc equal integrals over the circle; their order reverses near concentration 1."""
+    """Variances of derivatives with respect to loc equal integrals; their order reverses near concentration 1."""
     concentrations = np.array([0.5, 8.0, 128.0])
     height = 1 + angle_policy.WIND
     x = np.linspace(-np.pi, np.pi, 4096, endpoint=False)
@@ -122,7 +122,7 @@ def test_angle_policy_s_variances_follow_the_distribution(angle_policy, key):
                 value = k * np.sin(x) * (rewards - baseline)
                 if name == "pathwise":
                     value = -height * np.sin(x + offset)
-                # With 2^17 draws, the standard error of a variance is 0.4 % for normal values, and 2.3 % for values
+                # With 2^17 draws, the standard error of a variance is 0.4% for normal values, and 2.3 % for values
                 # proportional to x^3 - x with a normal x, as with the baseline at offset 0.
                 assert variance == pytest.approx(density @ value**2 - (density @ value) ** 2, rel=0.06)
     assert (variances["pathwise"][:, 0] > variances["score function"][:, 0]).all()

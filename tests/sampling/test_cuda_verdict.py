@@ -325,8 +325,8 @@ def only_direct(x, name, sizes, at_end):
         (last_place, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
         (sign, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
         (short, "philox4x32_table_bfloat16 in bfloat16: 8 angles from 3 are not"),
-        (one_row, "philox4x32_table_bfloat16 in bfloat16: rows of key differ from single draws"),
-        (only_direct, "threefry2x32_direct in float32: from 3 the signs are not those of the words"),
+        (one_row, "philox4x32_table_bfloat16 in bfloat16: rows that vary in key differ from single draws"),
+        (only_direct, "threefry2x32_direct in float32: from 3 the signs do not match the words"),
     ],
 )
 def test_wrong_kernels_fail(small, damage, detail):
@@ -348,17 +348,18 @@ def test_one_block_draws_all_rows(small):
         return x
 
     (detail, *_) = cuda_trial.faults(launch)
-    assert detail == "philox4x32_table_bfloat16 in bfloat16: rows of key differ from single draws, in one block"
+    rows = "rows that vary in key differ from single draws, in one block"
+    assert detail == f"philox4x32_table_bfloat16 in bfloat16: {rows}"
 
 
 def test_rows_of_maps_are_tried(on_host):  # noqa: F811
-    """The trial finds rows of `jax.vmap` in the wrong order, since each row has its own key and concentrations."""
+    """The trial finds rows under `jax.vmap` in the wrong order, since each row has its own key and concentrations."""
     device = jax.devices()[0]
     assert cuda_trial.fault_of_maps(device) is None
     on_host.setattr(cuda_launch, "launch", lambda *arguments: host_kernels.callback(*arguments)[::-1])
     assert (
         cuda_trial.fault_of_maps(device)
-        == "threefry2x32_direct in rows of jax.vmap: angles differ from the plain path's"
+        == "threefry2x32_direct in rows under jax.vmap: angles differ from the plain path's"
     )
 
 

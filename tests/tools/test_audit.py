@@ -28,7 +28,7 @@ def reporting(tmp_path, *dependencies):
 
 def test_clean(tmp_path, capsys):
     assert audit.main(["numpy==2.0.0", "# a remark", ""], reporting(tmp_path, CLEAN)) == 0
-    assert capsys.readouterr().out == "1 of 1 packages were looked up, 0 known vulnerabilities\n"
+    assert capsys.readouterr().out == "1 of 1 packages were looked up; 0 known vulnerabilities found\n"
 
 
 def test_a_vulnerability(tmp_path, capsys):
@@ -52,7 +52,7 @@ def test_packages_not_looked_up(tmp_path, capsys, requirements, dependencies, wo
     assert audit.main(requirements, reporting(tmp_path, *dependencies)) == 2
     output = capsys.readouterr().out
     assert words in output
-    assert "NOT AUDITED" in output
+    assert "AUDITED: " in output
 
 
 def test_service_that_cannot_be_reached(tmp_path, capsys):
