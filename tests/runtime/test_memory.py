@@ -103,7 +103,7 @@ def test_suggestion(monkeypatch):
     monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
     with pytest.raises(MemoryError, match="does not report"):
         runtime.suggest_batch_size()
-    with pytest.raises(TypeError, match="device='cpu' must be a device"):
+    with pytest.raises(TypeError, match="device='cpu' must be a JAX device"):
         runtime.suggest_batch_size(device="cpu")
 
 

@@ -322,9 +322,9 @@ def only_direct(x, name, sizes, at_end):
 @pytest.mark.parametrize(
     ("damage", "detail"),
     [
-        (last_place, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
-        (sign, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 are not"),
-        (short, "philox4x32_table_bfloat16 in bfloat16: 8 angles from 3 are not"),
+        (last_place, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 do not"),
+        (sign, "philox4x32_table_bfloat16 in bfloat16: 3 angles from 3 do not"),
+        (short, "philox4x32_table_bfloat16 in bfloat16: 8 angles from 3 do not"),
         (one_row, "philox4x32_table_bfloat16 in bfloat16: rows that vary in key differ from single draws"),
         (only_direct, "threefry2x32_direct in float32: from 3 the signs do not match the words"),
     ],
