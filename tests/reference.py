@@ -127,9 +127,13 @@ def scaled_integral(x, k, tail, slope=False):
         span = (np.pi - x) + PI_REST
         # Integrate up to the angle 2 b with sin(b)^2 - sin(x / 2)^2 = d, if it exists, without subtracting angles.
         d = 0.5 * DEPTH / np.maximum(k, 1)  # no cut for k below 21
-        cut = half_sin**2 + d < 1
+        cut = d < half_cos**2
+        # x / 2 + b, or pi minus that next to pi, where 1 - sin(x / 2)^2 would cancel.
         total = x / 2 + np.arcsin(np.sqrt(np.minimum(half_sin**2 + d, 1)))
-        span = np.where(cut, np.minimum(2 * np.arcsin(np.clip(d / np.sin(total), -1, 1)), span), span)
+        rest = (np.pi - x) / 2 + np.arcsin(np.sqrt(np.maximum(half_cos**2 - d, 0)))
+        sine = np.sin(np.where(half_sin**2 < 0.5, total, rest))
+        end = 2 * np.arcsin(np.minimum(d / np.where(cut, sine, np.inf), 1))
+        span = np.where(cut, np.minimum(end, span), span)
     else:
         span = -x
     # For a step h from x, cos x - cos(x + h) = 2 sin(h / 2) sin(x + h / 2); the addition theorem gives the second sine.
