@@ -275,7 +275,7 @@ def test_another_runs_file_is_refused(parts, tmp_path, capsys):
     file.unlink()
     (tmp_path / "result.distributions.plain.npz").touch()
     assert acceptance.main(["--tiny", "--json", str(file)]) == 2
-    assert "counts of another run" in capsys.readouterr().err
+    assert "counts from another run" in capsys.readouterr().err
     assert not ran
 
 
