@@ -56,6 +56,6 @@ def memory(data):
     """State how much memory a large draw needs in addition to its result, according to the compiled program."""
     largest = max(row["count"] for row in data["rows"])
     rows = [row for row in data["rows"] if row["count"] == largest]
-    needs = ", ".join(f"{readable(row['temporary'])} ({row['line']})" for row in rows)
+    needs = " and ".join(f"{readable(row['temporary'])} ({row['line']})" for row in rows)
     text = f"In addition to its result of {readable(rows[0]['result'])}, a draw of {largest:,} angles needs {needs}."
     yield Finding(True, text)

@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import textwrap
 
 import jinja2
 
@@ -12,14 +13,20 @@ from jax_von_mises.streams.checkpoint import readable
 
 __all__ = ["cells", "page"]
 
+
+def number(value):
+    """Return a number with three digits, or a larger one without a fraction."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 FORMATS = {
     "text": lambda value, row: str(value),
     "count": lambda value, row: f"{value:,}",
     "time": lambda value, row: time_text(value),
-    "rate": lambda value, row: f"{value / 1e6:.3g}",
+    "rate": lambda value, row: number(value / 1e6),
     "share": lambda value, row: f"{value:.0%}",
     "bytes": lambda value, row: readable(value),
-    "per element": lambda value, row: f"{value / row['count']:.3g}",
+    "per element": lambda value, row: number(value / row["count"]),
 }
 # Formats of timed values. Times and rates are shown with their spread. All are grey if unsteady or from a busy machine.
 TIMED = ("time", "rate", "share")
@@ -68,6 +75,6 @@ def page(result, pictures):
         result=result,
         sections=sections,
         findings=findings(result),
-        environment=environment_text(result["environment"]),
+        environment=textwrap.dedent(environment_text(result["environment"])),
         today=datetime.date.today().isoformat(),
     )

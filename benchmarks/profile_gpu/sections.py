@@ -108,7 +108,8 @@ SECTIONS = {
     ),
     "keys": Section(
         "Keys",
-        "The key implementation generates the random words. For a single concentration, this is most of the work.",
+        "The key implementation generates the random words. For a single concentration, they take most of the "
+        "operations.",
         calls.implementations,
         (Column("", "line"), RATE),
         ("rates", RATES),
@@ -122,7 +123,7 @@ SECTIONS = {
     ),
     "trace": Section(
         "Trace",
-        "The longest operations of a few draws. The folder trace/ next to this page holds the complete trace: open its "
+        "The longest operations of a few draws. The report's folder trace/ holds the complete trace: open its "
         "perfetto_trace.json.gz at ui.perfetto.dev, or run `xprof --logdir trace` (pip install xprof).",
         programs.trace,
         (Column("operation", "line"), Column("calls", "calls", "count"), Column("total", "total", "time")),
