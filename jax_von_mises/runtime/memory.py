@@ -68,7 +68,8 @@ def keep_memory() -> bool:
     then is still returned.
 
     The setting applies to all memory of this process, including that of NumPy, and cannot be undone. The process then
-    keeps the largest amount of memory that it has used, until it ends. Memory on a GPU is not affected.
+    keeps the largest amount of memory that it has used, until it ends. Programs with arrays of a few MB can become
+    slower, even several times: compare. Memory on a GPU is not affected.
 
     Returns
     -------
