@@ -18,6 +18,7 @@ __all__ = [
     "install_command",
     "marked",
     "missing_text",
+    "number",
     "positive",
     "progress",
     "table",
@@ -70,6 +71,11 @@ def table(rows):
         cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
         lines.append("  " + "  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def number(value):
+    """Format a value with three significant digits, or as an integer if it is at least 1000."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def time_text(seconds):

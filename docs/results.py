@@ -13,7 +13,7 @@ from benchmarks.profile_gpu import report as profile
 from benchmarks.profile_gpu.sections import SECTIONS
 from benchmarks.startup import WAYS
 from benchmarks.streaming import pictures as streaming_pictures
-from benchmarks.text import NOISE
+from benchmarks.text import NOISE, number
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 # The machine whose results the README shows.
@@ -45,11 +45,6 @@ SHORT = {
     "the draw alone": "draw",
     "million per second": "M/s",
 }
-
-
-def number(value):
-    """Format a value with three significant digits, or as an integer if it is at least 1000."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def count_text(count):

@@ -123,7 +123,7 @@ def dtypes(plan, tick):
 
 
 def implementations(plan, tick):
-    """Time draws with each key implementation; for one concentration, the words are most of the work."""
+    """Time draws with each key implementation; for one concentration, the words are most of the operations."""
     samples, missing = [], []
     for name in IMPLEMENTATIONS:
         try:

@@ -8,15 +8,10 @@ import jinja2
 
 from benchmarks.profile_gpu.findings import findings
 from benchmarks.profile_gpu.sections import SECTIONS
-from benchmarks.text import environment_text, time_text
+from benchmarks.text import environment_text, number, time_text
 from jax_von_mises.streams.checkpoint import readable
 
 __all__ = ["cells", "page"]
-
-
-def number(value):
-    """Return a number with three digits, or a larger one without a fraction."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 FORMATS = {

@@ -67,7 +67,7 @@ def test_angle_policy_s_gap_is_the_distance_from_the_optimum(angle_policy, weigh
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_angle_policy_s_derivatives_are_unbiased(angle_policy, key, name):
-    """Derivatives with respect to loc and concentration have the means of the closed form."""
+    """Derivatives of the mean reward with respect to loc and concentration have the mean of the closed form."""
     concentrations, size = (0.3, 4.0, 60.0), 2**17
     allowed = standard_errors(2 * len(ESTIMATORS) * len(concentrations))
     height, offset = 1 + angle_policy.WIND, 0.5
@@ -122,7 +122,7 @@ def test_angle_policy_s_variances_follow_the_distribution(angle_policy, key):
                 value = k * np.sin(x) * (rewards - baseline)
                 if name == "pathwise":
                     value = -height * np.sin(x + offset)
-                # With 2^17 draws, the standard error of a variance is 0.4% for normal values, and 2.3 % for values
+                # With 2^17 draws, the standard error of a variance is 0.4% for normal values, and 2.3% for values
                 # proportional to x^3 - x with a normal x, as with the baseline at offset 0.
                 assert variance == pytest.approx(density @ value**2 - (density @ value) ** 2, rel=0.06)
     assert (variances["pathwise"][:, 0] > variances["score function"][:, 0]).all()
