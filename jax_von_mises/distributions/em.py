@@ -1,4 +1,4 @@
-"""Fit mixtures by expectation maximisation, from the best of several starts spread over the data.
+"""Fit mixtures by expectation maximisation, from the best of several starts.
 
 The functions take one data set, with samples along the first axis and weights `share` that sum to 1. `Mixture.fit`
 maps over several data sets.
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.scipy import special
 
 from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.torus import Torus
@@ -26,6 +28,17 @@ State = tuple[jax.Array, "Mixture", "Mixture", jax.Array, jax.Array]
 TRIAL_STEPS = 15
 # Range of the components' initial concentrations, which keeps a component from starting at a single point.
 FIRST_CONCENTRATIONS = 0.5, 50.0
+# Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
+# their densities have two modes.
+RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
+
+
+def posterior(joint: jax.Array) -> jax.Array:
+    """Return the probability of each component, from the logarithms of the joint densities along the last axis."""
+    # Components with an infinite density share the probability equally.
+    infinite = joint == jnp.inf
+    joint = jnp.where(jnp.any(infinite, -1, keepdims=True), jnp.where(infinite, 0.0, -jnp.inf), joint)
+    return jax.nn.softmax(joint, axis=-1)
 
 
 def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
@@ -35,11 +48,17 @@ def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.
     parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
     parameters.
     """
-    weights = share[:, None] * mixture.responsibilities(samples)
-    value = jnp.sum(share * jnp.where(share > 0, mixture.log_prob(samples), 0))
+    joint = mixture.joint_log_prob(samples)
+    log_prob = special.logsumexp(joint, axis=1)
+    weights = share[:, None] * posterior(joint)
+    value = jnp.sum(share * jnp.where(share > 0, log_prob, 0))
     total = jnp.sum(weights, 0)
     refitted = refit(mixture.components, samples, weights, largest)
-    refitted = jax.tree.map(lambda new, old: jnp.where(jnp.isnan(new), old, new), refitted, mixture.components)
+
+    def unless_empty(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where((total == 0).reshape(-1, *[1] * (new.ndim - 1)), old, new)
+
+    refitted = jax.tree.map(unless_empty, refitted, mixture.components)
     logits = jnp.log(total).astype(mixture.logits.dtype)
     return type(mixture)(logits=logits, components=refitted), value
 
@@ -50,12 +69,12 @@ def refit(components: Components, samples: jax.Array, weights: jax.Array, larges
         spread = jnp.broadcast_to(samples[:, None], weights.shape)
         estimate = fitting.fit(spread, weights, axis=0)
         return VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest))
-    spread = jnp.broadcast_to(samples[:, None], (*weights.shape, samples.shape[-1]))
     if isinstance(components, Torus):
+        spread = jnp.broadcast_to(samples[:, None], (*weights.shape, samples.shape[-1]))
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
         return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
     return type(components)(
-        *bivariate.climb_from(components._REQUEST.kind, tuple(jax.tree.leaves(components)), spread, weights, largest)
+        *bivariate.climb_from(components._REQUEST.kind, jax.tree.leaves(components), samples, weights, largest)
     )
 
 
@@ -84,22 +103,40 @@ def seed(
     places = angles[jnp.concatenate([first[None], others])]
     nearest = jnp.argmin(jax.vmap(versine, out_axes=1)(places), 1)
     weights = jnp.where(nearest[:, None] == jnp.arange(number)[None], share[:, None], 0)
-    spread = jnp.broadcast_to(angles[:, None], (*weights.shape, angles.shape[1]))
-    estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
-    loc = jnp.where(jnp.isnan(estimate.loc), places, estimate.loc)
-    concentration = jnp.clip(jnp.nan_to_num(estimate.concentration, nan=0.0), *FIRST_CONCENTRATIONS)
     components: Components
-    if issubclass(kind, VonMises):
-        components = VonMises(loc[:, 0], concentration[:, 0])
-    elif issubclass(kind, Torus):
-        components = Torus(VonMises(loc, concentration))
+    if issubclass(kind, BivariateVonMises):
+        components = kind(*bivariate.rough(kind._REQUEST.kind, angles, weights, places, FIRST_CONCENTRATIONS))
     else:
-        components = kind(loc[:, 0], loc[:, 1], concentration[:, 0], concentration[:, 1], jnp.zeros_like(loc[:, 0]))
+        spread = jnp.broadcast_to(angles[:, None], (*weights.shape, angles.shape[1]))
+        estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
+        loc = jnp.where(jnp.isnan(estimate.loc), places, estimate.loc)
+        concentration = jnp.clip(jnp.nan_to_num(estimate.concentration, nan=0.0), *FIRST_CONCENTRATIONS)
+        if issubclass(kind, VonMises):
+            components = VonMises(loc[:, 0], concentration[:, 0])
+        else:
+            components = Torus(VonMises(loc, concentration))
     return jnp.log(jnp.maximum(jnp.sum(weights, 0), 1e-3)), components
 
 
+def random_pairs(key: jax.Array, kind: type[BivariateVonMises], number: int, dtype: np.dtype) -> BivariateVonMises:
+    """Return components with random locations and correlations.
+
+    They serve as starts for components that cross or have two modes, which `seed` rarely separates because they are not
+    clusters.
+    """
+    phi, psi, correlation = jax.random.uniform(key, (3, number), dtype, -1, 1)
+    concentration = jnp.full_like(correlation, RANDOM_CONCENTRATION)
+    largest = LARGEST_RANDOM_CORRELATION
+    return kind(np.pi * phi, np.pi * psi, concentration, concentration, largest * correlation)
+
+
 def climb(
-    mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array, steps: int, tolerance: jax.Array
+    mixture: "Mixture",
+    samples: jax.Array,
+    share: jax.Array,
+    largest: jax.Array,
+    steps: int | jax.Array,
+    tolerance: jax.Array,
 ) -> tuple["Mixture", jax.Array]:
     """Take up to `steps` steps from `mixture`, until one gains at most `tolerance`.
 
@@ -138,10 +175,24 @@ def from_seeds(
 ) -> "Mixture":
     """Fit a mixture of `number` components of the class `kind`; `mixture` is the class of the result."""
 
-    def trial(key: jax.Array) -> tuple["Mixture", jax.Array]:
-        logits, components = seed(key, kind, number, samples, share)
-        return climb(mixture(logits=logits, components=components), samples, share, largest, TRIAL_STEPS, tolerance)
+    def mixture_from(i: jax.Array, key: jax.Array) -> "Mixture":
+        start = seed(key, kind, number, samples, share)
+        if issubclass(kind, BivariateVonMises):
+            others = jnp.zeros_like(start[0]), random_pairs(jax.random.fold_in(key, 2), kind, number, samples.dtype)
+            start = jax.tree.map(lambda spread, random: jnp.where(i % 2 == 0, spread, random), start, others)
+        return mixture(logits=start[0], components=start[1])
 
-    mixtures, values = lax.map(trial, jax.random.split(key, starts))
-    best = jnp.argmax(values)
-    return climb(jax.tree.map(lambda leaf: leaf[best], mixtures), samples, share, largest, steps, tolerance)[0]
+    seeds = lax.map(lambda each: mixture_from(*each), (jnp.arange(starts), jax.random.split(key, starts)))
+
+    def attempt(i: jax.Array, best: tuple["Mixture", jax.Array]) -> tuple["Mixture", jax.Array]:
+        """Take a few steps from seed `i`, or after the last seed, all steps from the best mixture found."""
+        trial = i < starts
+        start = jax.tree.map(lambda each, at: jnp.where(trial, each[jnp.minimum(i, starts - 1)], at), seeds, best[0])
+        found = climb(start, samples, share, largest, jnp.where(trial, TRIAL_STEPS, steps), tolerance)
+        better = found[1] > best[1]
+        kept: tuple[Mixture, jax.Array] = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+        return kept
+
+    first: Mixture = jax.tree.map(lambda leaf: leaf[0], seeds)
+    best: Mixture = lax.fori_loop(0, starts + 1, attempt, (first, jnp.full((), -jnp.inf, share.dtype)))[0]
+    return best

@@ -24,8 +24,7 @@ from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.functions import von_mises
-from jax_von_mises.functions.fitting import axes_of
+from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
 
@@ -166,14 +165,14 @@ class Mixture(ByValue):
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
-    def _joint(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithms of the terms w_j p_j."""
+    def joint_log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of each term w_j p_j of the density at `value`, along a new last axis."""
         return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
         if self._shape()[-1] > UNROLLED:
-            return special.logsumexp(self._joint(value), axis=-1)
+            return special.logsumexp(self.joint_log_prob(value), axis=-1)
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         logs: jax.Array = log_prob_by_component(self.broadcast(), value)
         return logs
@@ -200,11 +199,7 @@ class Mixture(ByValue):
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
         """Return the probability of each component given `value`, along a new last axis."""
-        joint = self._joint(value)
-        # Components with an infinite density share the probability equally.
-        infinite = joint == jnp.inf
-        joint = jnp.where(jnp.any(infinite, -1, keepdims=True), jnp.where(infinite, 0.0, -jnp.inf), joint)
-        return jax.nn.softmax(joint, axis=-1)
+        return em.posterior(self.joint_log_prob(value))
 
     def sample(
         self,
@@ -281,7 +276,8 @@ class Mixture(ByValue):
         key : jax.Array, optional
             Random key of the starts; ``jax.random.key(0)`` by default, so that fits are reproducible.
         starts : int
-            Number of starts. Each takes a few steps, and the one with the largest likelihood continues.
+            Number of starts. Each takes a few steps, and the one with the largest likelihood continues. The starts are
+            spread over the samples. For pairs of angles, every second start has random locations and correlations.
         steps : int
             Largest number of steps.
         tolerance : float
@@ -328,7 +324,7 @@ class Mixture(ByValue):
                 f"{'' if kind is Torus else ', phi and psi'}."
             )
         batch = shape[: len(shape) - len(event)]
-        axes = axes_of(caller, axis, len(batch))
+        axes = fitting.axes_of(caller, axis, len(batch))
         if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
             raise ValueError(
                 f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape "
@@ -381,8 +377,8 @@ def fit_sets(
     weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
     x, share = sets(x, event), sets(jnp.broadcast_to(weights, batch), ())
     angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
-    share = share / jnp.sum(share, 1, keepdims=True)
-    good = (angles_good & (share >= 0)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
+    share = fitting.shares(share)
+    good = (angles_good & jnp.isfinite(share)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
     # Replace invalid data sets, which would delay the others, since the loop runs until all have converged.
     x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
     share = jnp.where(good[:, None], share, 1 / max(share.shape[1], 1))

@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.fitting import axes_of, rows, total
+from jax_von_mises.functions.fitting import axes_of, rows, shares, total
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.bivariate import models, moments
 from jax_von_mises.numerics.circle import deviation, less_turns, wrap
@@ -28,9 +28,18 @@ NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correla
 # If the likelihood has no maximum, the concentrations estimated by `fit` end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
 # Largest numbers of Newton steps, in `fit` and within one step of expectation maximisation.
-STEPS, FEW_STEPS = 60, 2
+STEPS, FEW_STEPS = 60, 20
 # Smallest gain of the log likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
+# The statistics minus their values at 0, as bilinear forms in (1, sin, 1 - cos) of the two angles.
+PHI_COSINE = [[0, 0, 0], [0, 0, 0], [-1, 0, 0]]
+PSI_COSINE = [[0, 0, -1], [0, 0, 0], [0, 0, 0]]
+INTERACTION: dict[Kind, list[list[int]]] = {
+    models.Sine: [[0, 0, 0], [0, 1, 0], [0, 0, 0]],
+    models.Cosine: [[0, 0, 1], [0, -1, 0], [1, 0, -1]],
+}
+# Largest correlation coefficient of an initial estimate, in magnitude.
+LARGEST_CORRELATION = 0.99
 
 
 class Estimate(NamedTuple):
@@ -176,48 +185,61 @@ def sums_of(phi: jax.Array, psi: jax.Array, share: jax.Array, origins: tuple[jax
     return Sums(jnp.stack([jnp.stack([total(share * x * y) for y in second]) for x in first]), origins)
 
 
-def turned(alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the coefficients of sin(x - `alpha`) and 1 - cos(x - `alpha`) with respect to (1, sin x, 1 - cos x)."""
-    sine, cosine = jnp.sin(alpha), jnp.cos(alpha)
-    versine = 2 * jnp.square(jnp.sin(0.5 * alpha))
-    return jnp.stack([-sine, cosine, sine]), jnp.stack([versine, -sine, cosine])
+def turned(loc: jax.Array) -> jax.Array:
+    """Return the matrix that takes (1, sin x, 1 - cos x) to the same functions of x - `loc`."""
+    sine, cosine = jnp.sin(loc), jnp.cos(loc)
+    versine = 2 * jnp.square(jnp.sin(0.5 * loc))
+    one, zero = jnp.ones_like(loc), jnp.zeros_like(loc)
+    return jnp.stack(
+        [jnp.stack([one, zero, zero]), jnp.stack([-sine, cosine, sine]), jnp.stack([versine, -sine, cosine])]
+    )
 
 
-def mean_product(sums: Sums, first: jax.Array, second: jax.Array) -> jax.Array:
-    """Return the mean of a product of functions of the two angles, from their coefficients of (1, sin, 1 - cos)."""
-    return jnp.einsum("i,ij,j->", first, sums.products, second, precision=lax.Precision.HIGHEST)
+# The derivative of (1, sin, 1 - cos) of x - loc with respect to loc is this matrix times these functions.
+BY_LOC = np.array([[0, 0, 0], [-1, 0, 1], [0, -1, 0]])
 
 
-def statistic_means(
-    kind: Kind, sums: Sums, alpha: jax.Array, beta: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the means of cos a, cos b and W minus their values at 0; a and b are measured from `alpha` and `beta`."""
-    mean = functools.partial(mean_product, sums)
-    one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
-    (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
-    first, second, sines = mean(versine_a, one), mean(one, versine_b), mean(sine_a, sine_b)
-    if kind.at_zero() == 0:
-        return -first, -second, sines
-    return -first, -second, first + second - mean(versine_a, versine_b) - sines
+def product_means(sums: Sums, alpha: jax.Array, beta: jax.Array) -> jax.Array:
+    """Return the means of products of (1, sin, 1 - cos) of the angles measured from `alpha` and `beta`."""
+    return product(turned(alpha), sums.products, turned(beta).T)
+
+
+def product(*matrices: ArrayLike) -> jax.Array:
+    """Return the product of three-by-three matrices, in full precision on every device."""
+    multiply = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    return functools.reduce(multiply, map(jnp.asarray, matrices))
 
 
 def log_likelihood(kind: Kind, sums: Sums, parameters: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the mean logarithm of the density at (alpha, beta, k1, k2, r), its gradient and its negative Hessian."""
-    *_, k1, k2, r = parameters
-    zero = jnp.zeros_like(k1)
+    alpha, beta, k1, k2, r = parameters
+    k = parameters[2:]
+    zero, by_loc = jnp.zeros_like(k1), BY_LOC.astype(k.dtype)
+    forms = np.array([PHI_COSINE, PSI_COSINE, INTERACTION[kind]], k.dtype)
 
-    def linear(parameters: jax.Array) -> jax.Array:
-        """Return the part that is linear in the means of the statistics."""
-        alpha, beta, *k = parameters
-        return moments.inner(k, statistic_means(kind, sums, alpha, beta))
+    def statistics(products: jax.Array) -> jax.Array:
+        """Return the means of the statistics minus their values at 0, or their derivatives from those of `products`."""
+        return jnp.sum(forms * products[None], (-2, -1))
 
-    # T(0, 0) - T*, and the mean of T - T*.
-    at_zero = moments.rises(kind, zero, zero, k1, k2, r)
-    means = moments.mean_rises(kind, k1, k2, r)
-    value: jax.Array = linear(parameters) + moments.inner((k1, k2, r), at_zero) - moments.log_total(kind, k1, k2, r)
-    of_k = jnp.stack([x - y for x, y in zip(at_zero, means, strict=True)])
-    slopes = jax.grad(linear)(parameters).at[2:].add(of_k)
-    curvature = (-jax.hessian(linear)(parameters)).at[2:, 2:].add(jnp.asarray(moments.covariance(kind, k1, k2, r)))
+    means = product_means(sums, alpha, beta)
+    first, second = product(by_loc, means), product(means, by_loc.T)
+    by_alpha, by_beta = statistics(first), statistics(second)
+    by_alpha_alpha, by_beta_beta = statistics(product(by_loc, first)), statistics(product(second, by_loc.T))
+    by_alpha_beta = statistics(product(first, by_loc.T))
+
+    at_zero = jnp.stack(moments.rises(kind, zero, zero, k1, k2, r))  # T(0, 0) - T*
+    log_total, expected, covariance = moments.cumulants(kind, k1, k2, r)
+    of_statistics = statistics(means) + at_zero
+    value = jnp.sum(k * of_statistics) - log_total
+    slopes = jnp.concatenate(
+        [jnp.stack([jnp.sum(k * by_alpha), jnp.sum(k * by_beta)]), of_statistics - jnp.stack(expected)]
+    )
+    mixed = jnp.sum(k * by_alpha_beta)
+    of_locs = jnp.stack(
+        [jnp.stack([jnp.sum(k * by_alpha_alpha), mixed]), jnp.stack([mixed, jnp.sum(k * by_beta_beta)])]
+    )
+    across = jnp.stack([by_alpha, by_beta])
+    curvature = jnp.block([[-of_locs, -across], [-across.T, jnp.asarray(covariance)]])
     return value, slopes, curvature
 
 
@@ -272,20 +294,21 @@ def maximise(
     return at, value
 
 
-def starts(kind: Kind, sums: Sums) -> tuple[jax.Array, jax.Array]:
-    """Return two starting points, one with independent angles and one from a normal distribution's precision matrix."""
+def starts(kind: Kind, sums: Sums, limits: tuple[float, float]) -> tuple[jax.Array, jax.Array]:
+    """Return two starting points, one with independent angles and one from a normal distribution's precision matrix.
+
+    The concentrations of the first are within `limits`.
+    """
     alpha = jnp.arctan2(sums.products[1, 0], 1 - sums.products[2, 0])
     beta = jnp.arctan2(sums.products[0, 1], 1 - sums.products[0, 2])
-    (sine_a, versine_a), (sine_b, versine_b) = turned(alpha), turned(beta)
-    mean = functools.partial(mean_product, sums)
-    one = jnp.asarray([1.0, 0.0, 0.0], alpha.dtype)
-    rest = [jnp.clip(x, 1e-12, 1) for x in (mean(versine_a, one), mean(one, versine_b))]
-    k1, k2 = (jnp.clip(bessel.inverse_ratio(1 - x, x), 1e-2, 0.1 * LARGEST[x.dtype.name]) for x in rest)
-    correlation = jnp.clip(mean(sine_a, sine_b) * jnp.sqrt(k1 * k2), -0.99, 0.99)
+    means = product_means(sums, alpha, beta)
+    versines = [jnp.clip(x, 1e-12, 1) for x in (means[2, 0], means[0, 2])]
+    k1, k2 = (jnp.clip(bessel.inverse_ratio(1 - x, x), *limits) for x in versines)
+    correlation = jnp.clip(means[1, 1] * jnp.sqrt(k1 * k2), -LARGEST_CORRELATION, LARGEST_CORRELATION)
     factor = 1 / (1 - correlation * correlation)
     r = correlation * factor * jnp.sqrt(k1 * k2)
     independent = jnp.stack([alpha, beta, k1, k2, jnp.zeros_like(r)])
-    if kind.at_zero() == 0:
+    if kind is models.Sine:
         joint = jnp.stack([alpha, beta, factor * k1, factor * k2, r])
     else:
         joint = canonical(jnp.stack([alpha, beta, factor * k1 - r, factor * k2 - r, -r]))
@@ -326,10 +349,7 @@ def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[
     batch = x.shape[:-1]
     phi, psi = (rows(x[..., j], axes) for j in range(2))
     weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
-    share = rows(jnp.broadcast_to(weights, batch), axes)
-    share = nan_unless(share, share >= 0)
-    share = share / jnp.max(share, -1, keepdims=True, initial=0)
-    share = share / total(share)[..., None]
+    share = shares(rows(jnp.broadcast_to(weights, batch), axes))
     first, second = (jnp.arctan2(total(share * jnp.sin(x)), total(share * jnp.cos(x))) for x in (phi, psi))
     origins = first, second
     sums = sums_of(phi, psi, share, origins)
@@ -338,7 +358,7 @@ def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[
 
     def climb(sums: Sums) -> jax.Array:
         ends, values = jax.vmap(lambda at: maximise(kind, sums, at, LARGEST[compute.name]))(
-            jnp.stack(starts(kind, sums))
+            jnp.stack(starts(kind, sums, (1e-2, 0.1 * LARGEST[compute.name])))
         )
         return jnp.where(values[1] > values[0], ends[1], ends[0])
 
@@ -350,30 +370,49 @@ def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[
     return Estimate(*(nan_unless(value, good).astype(dtype) for value in (*locs, *found[2:])))
 
 
+def component_sums(samples: jax.Array, weights: jax.Array, origins: tuple[jax.Array, jax.Array]) -> Sums:
+    """Return the `Sums` of pairs of shape (n, 2) for each column of `weights` (n, j), about `origins` (j,).
+
+    They are 0 for a column without positive weights.
+    """
+    share = jnp.where(jnp.sum(weights, 0)[:, None] == 0, 0, shares(weights.T))
+    phi, psi = (jnp.broadcast_to(samples[:, i], share.shape) for i in range(2))
+    return sums_of(phi, psi, share, origins)
+
+
+def about_origins(parameters: jax.Array, sums: Sums) -> Estimate:
+    """Return estimates from `parameters` whose locations are measured from the origins of `sums`."""
+    locs = (less_turns(origin + loc, 0.0) for origin, loc in zip(sums.origins, parameters[:2], strict=True))
+    return Estimate(*locs, *parameters[2:])
+
+
 def climb_from(
     kind: Kind, parameters: Iterable[ArrayLike], samples: jax.Array, weights: jax.Array, largest: jax.Array
 ) -> Estimate:
-    """Improve `parameters` of shape (j,) by a few steps, for samples of shape (n, j, 2) and weights (n, j)."""
-    dtype = samples.dtype
-    start = jnp.stack([jnp.asarray(x, dtype) for x in parameters])
-    share = (weights / jnp.sum(weights, 0, keepdims=True)).T
-    phi, psi = (jnp.moveaxis(samples[..., j], 0, -1) for j in range(2))
-    sums = sums_of(phi, psi, share, (start[0], start[1]))
+    """Improve `parameters` of shape (j,) by a few steps, for samples of shape (n, 2) and weights (n, j)."""
+    start = jnp.stack([jnp.asarray(x, samples.dtype) for x in parameters])
+    sums = component_sums(samples, weights, (start[0], start[1]))
 
     def climb(sums: Sums, at: jax.Array) -> jax.Array:
-        found, _ = maximise(kind, sums, at.at[:2].set(0), largest, FEW_STEPS)
-        return found.at[:2].add(jnp.stack(sums.origins))
+        return maximise(kind, sums, at.at[:2].set(0), largest, FEW_STEPS)[0]
 
-    found = jax.vmap(climb, in_axes=-1, out_axes=-1)(sums, start)
-    locs = [less_turns(loc, jnp.zeros_like(loc)) for loc in found[:2]]
-    return Estimate(*locs, *found[2:])
+    return about_origins(jax.vmap(climb, in_axes=-1, out_axes=-1)(sums, start), sums)
+
+
+def rough(
+    kind: Kind, samples: jax.Array, weights: jax.Array, places: jax.Array, limits: tuple[float, float]
+) -> Estimate:
+    """Estimate parameters of shape (j,) without iteration, near `places` (j, 2); see `starts` and `climb_from`."""
+    sums = component_sums(samples, weights, (places[:, 0], places[:, 1]))
+    joint = jax.vmap(lambda sums: starts(kind, sums, limits)[1], in_axes=-1, out_axes=-1)(sums)
+    return about_origins(joint, sums)
 
 
 @by_dtype
 def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, size: jax.Array) -> Estimate:
     k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
     root = lax.rsqrt(size)
-    of_concentrations = jnp.moveaxis(jnp.asarray(moments.covariance(kind, k1, k2, r)), (0, 1), (-2, -1))
+    of_concentrations = jnp.moveaxis(jnp.asarray(moments.cumulants(kind, k1, k2, r).covariance), (0, 1), (-2, -1))
     unit = lax.rsqrt(jnp.diagonal(of_concentrations, axis1=-2, axis2=-1))
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))

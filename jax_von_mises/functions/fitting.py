@@ -127,12 +127,7 @@ def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], d
         size = x.shape[-1]
         share = jnp.full((1,) * (x.ndim - 1) + (size,), 1 / size if size else np.nan, compute)
     else:
-        share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes)
-        share = nan_unless(share, share >= 0)
-        # Scale by a power of two where the sum may overflow or underflow.
-        largest = jnp.max(share, -1, keepdims=True, initial=0)
-        share = share * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
-        share = share / total(share)[..., None]
+        share = shares(rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes))
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
     # If the origin is far from most angles, the two terms of `spread` below nearly cancel. In that case, repeat the
@@ -156,6 +151,18 @@ def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
     kept = x.shape[: x.ndim - len(axes)]
     return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
+
+
+def shares(weights: jax.Array) -> jax.Array:
+    """Return weights divided by their sum over the last axis.
+
+    The shares are NaN for a negative or infinite weight, and if no weight is positive.
+    """
+    weights = nan_unless(weights, weights >= 0)
+    # Scale by a power of two where the sum may overflow or underflow.
+    largest = jnp.max(weights, -1, keepdims=True, initial=0)
+    scaled = weights * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
+    return scaled / total(scaled)[..., None]
 
 
 def total(values: jax.Array) -> jax.Array:

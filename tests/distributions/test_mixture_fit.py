@@ -95,6 +95,25 @@ def test_fit_finds_the_truth(name, key):
 
 
 @slow
+@pytest.mark.parametrize(
+    ("concentrations", "correlations", "locs"),
+    [
+        pytest.param([20, 20], [18, -18], [0, 0], id="crossed"),
+        pytest.param([5, 5], [15, -9], [0, 1], id="two modes each"),
+    ],
+)
+def test_components_that_are_not_clusters(key, concentrations, correlations, locs):
+    """From its own starts, the fit reaches the likelihood of the fit that starts from the truth."""
+    truth = Mixture(
+        probs=[0.5, 0.5],
+        components=SineBivariateVonMises(*map(jnp.float32, (locs, locs, concentrations, concentrations, correlations))),
+    )
+    x = truth.sample(key, (3000,))
+    best, found = Mixture.fit(x, truth), Mixture.fit(x, SineBivariateVonMises, number=2)
+    assert 3000 * float(mean_log_prob(best, x) - mean_log_prob(found, x)) < 3
+
+
+@slow
 def test_weights_and_batches(key):
     """Weights count repetitions. Each data set of a batch is fitted separately, so NaN affects only its own set."""
     x = ANGLES.sample(key, (300,))
@@ -114,6 +133,27 @@ def test_weights_and_batches(key):
         mean_log_prob(jax.tree.map(lambda leaf: leaf[2], several), -x), mean_log_prob(alone, x), atol=1e-4
     )
     assert np.isnan(Mixture.fit(jnp.zeros((0,)), start).logits).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e37, 3e38])
+def test_scale_of_weights(size, key):
+    """Only the proportions of weights matter, even if the sum of the weights overflows."""
+    x, weights = ANGLES.sample(key, (1000,)), np.where(np.arange(1000) % 2, np.float32(1), np.float32(0.5))
+    start = Mixture(probs=[0.5, 0.5], components=VonMises([-0.5, 0.5], [1.0, 1.0]))
+    found, scaled = Mixture.fit(x, start, weights), Mixture.fit(x, start, np.float32(size) * weights)
+    assert np.isfinite(found.components.concentration).all()
+    for actual, expected in zip(jax.tree.leaves(scaled), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+    assert np.isnan(Mixture.fit(x, start, np.inf * weights).logits).all()
+
+
+def test_empty_component():
+    """A component without weight keeps its parameters; the others are fitted."""
+    x = np.array([0.5, 0.6, 0.7], np.float32)
+    start = Mixture(logits=[0.0, -np.inf], components=VonMises([0.0, 2.0], [1.0, 3.0]))
+    found = Mixture.fit(x, start)
+    assert (float(found.components.loc[1]), float(found.components.concentration[1])) == (2.0, 3.0)
+    assert float(found.components.loc[0]) == pytest.approx(0.6, abs=1e-5)
 
 
 @slow

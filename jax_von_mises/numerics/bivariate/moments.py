@@ -134,14 +134,23 @@ def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
 
 @mean_rises.defjvp
 def _mean_rises_jvp(kind: type[Model], primals: Triple, tangents: Triple) -> tuple[Triple, Triple]:
-    rows = covariance(kind, *primals)
-    rises: Triple = mean_rises(kind, *primals)
-    first, second, third = (inner(row, tangents) for row in rows)
-    return rises, (first, second, third)
+    first, second, third = (inner(row, tangents) for row in cumulants(kind, *primals).covariance)
+    return mean_rises(kind, *primals), (first, second, third)
 
 
-def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[Triple, ...]:
-    """Return the covariance matrix of the three statistics, the Fisher information about (k1, k2, r), as rows."""
+class Cumulants(NamedTuple):
+    """The logarithm of the normaliser and its first two derivatives with respect to k."""
+
+    log_total: jax.Array
+    """See `log_total`."""
+    mean_rises: Triple
+    """See `mean_rises`."""
+    covariance: tuple[Triple, ...]
+    """The covariance matrix of the three statistics, the Fisher information about (k1, k2, r), as rows."""
+
+
+def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Cumulants:
+    """Compute all three from one integral."""
     model = kind.of(k1, k2, r)
     integral = rule(model)
     means, over = conditional(integral.model, integral.place)
@@ -153,9 +162,10 @@ def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
     first_across, second_across = integral.model.across(place)
     zero = jnp.zeros_like(rho)
     along, across = (zero, first / rho, second / rho), (zero, first_across / rho, second_across / rho)
-    centred = [values - mean_over(integral, values)[..., None] for values in means]
+    of_means = [mean_over(integral, values) for values in means]
+    centred = [values - mean[..., None] for values, mean in zip(means, of_means, strict=True)]
     signs: tuple[jax.Array | int, ...] = signed(model, (1, 1, 1))
-    return tuple(
+    rows = tuple(
         signed(
             model,
             [
@@ -168,6 +178,7 @@ def covariance(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
         )
         for i, sign in enumerate(signs)
     )
+    return Cumulants(integral.log_total, signed(model, of_means), rows)
 
 
 def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
