@@ -30,7 +30,7 @@ FEWEST_NODES, MOST_NODES = 512, 2**16
 NODES_PER_PANEL = panels.NODES["float32"]
 
 
-@pytree("parameters", "points", static=("log_density", "nodes", "wide"))
+@pytree("parameters", "closed_over", "points", static=("log_density", "nodes", "wide"))
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class CircularDistribution(ByValue):
     r"""The distribution of an angle with a density proportional to ``exp(log_density(angle, *parameters))``.
@@ -45,7 +45,8 @@ class CircularDistribution(ByValue):
         ``log_density(angle, *parameters)`` returns the logarithm of the density, up to a constant, at one angle in
         [-pi, pi] in radians. The angle and the result are scalars; -inf means a density of 0. Write the function with
         `jax.numpy`, with equal values at -pi and pi. Define it once, because it is static and each new function causes
-        a new compilation.
+        a new compilation. Traced values over which it closes, such as those of an enclosing `jit` or `grad`, become
+        differentiable leaves, like parameters.
     *parameters : float or array
         Differentiable parameters of the density. `log_density` receives each as a float array.
     nodes : int
@@ -108,6 +109,7 @@ class CircularDistribution(ByValue):
 
     log_density: Callable[..., jax.Array]
     parameters: tuple[Any, ...]
+    closed_over: tuple[jax.Array, ...]
     nodes: int
     wide: bool
     points: jax.Array | None
@@ -144,10 +146,17 @@ class CircularDistribution(ByValue):
                     f"{name}: points has shape {shape}, but must be one-dimensional with at most {most} angles. "
                     "Increase `nodes` to allow more."
                 )
-        fields = {"log_density": log_density, "parameters": given, "nodes": nodes, "wide": wide, "points": points}
+        log_density, closed_over = checked_density(log_density, given)
+        fields = {
+            "log_density": log_density,
+            "parameters": given,
+            "closed_over": closed_over,
+            "nodes": nodes,
+            "wide": wide,
+            "points": points,
+        }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
-        check_density(self)
         if validate_args and not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(self)):
             check_values(self)
 
@@ -257,26 +266,32 @@ class CircularDistribution(ByValue):
 
 
 def known_parameters(distribution: CircularDistribution, dtype: np.dtype) -> tuple[jax.Array, ...]:
-    """Return the parameters as arrays of `dtype`."""
-    return tuple(lax.convert_element_type(jnp.asarray(x), dtype) for x in distribution.parameters)
+    """Return the parameters, and the values over which the log density closes, as arrays with floats of `dtype`."""
+    given = (*distribution.parameters, *distribution.closed_over)
+    return evaluation.converted([jnp.asarray(x) for x in given], dtype)
 
 
-def check_density(distribution: CircularDistribution) -> None:
-    """Raise an error if the log density does not return one real number for one angle."""
-    dtype = arguments.compute_dtype(distribution.dtype)
-    one_angle, *given = (jax.ShapeDtypeStruct(np.shape(x), dtype) for x in (0.0, *distribution.parameters))
+def checked_density(
+    log_density: evaluation.LogDensity, parameters: tuple[Any, ...]
+) -> tuple[evaluation.LogDensity, tuple[jax.Array, ...]]:
+    """Return the log density and the traced values over which it closes, as in `evaluation.hoist`.
+
+    Raise an error if the log density does not return one real number for one angle.
+    """
+    dtype = arguments.compute_dtype(arguments.float_dtype("CircularDistribution", None, parameters))
     try:
-        found = jax.eval_shape(lambda *of: jnp.asarray(distribution.log_density(*of)), one_angle, *given)
+        density, values, (found,) = evaluation.hoist(log_density, dtype, [np.shape(x) for x in parameters])
     except TypeError as error:
         raise TypeError(
             f"CircularDistribution: log_density(angle, *parameters) fails for one {dtype} angle and "
-            f"{len(given)} parameter{'s' * (len(given) != 1)}: {error}"
+            f"{len(parameters)} parameter{'s' * (len(parameters) != 1)}: {error}"
         ) from error
     if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
         raise ValueError(
             f"CircularDistribution: log_density returns an array of shape {found.shape} and dtype {found.dtype} for "
             "one angle, but must return one float. Add up its terms, for example with jax.scipy.special.logsumexp."
         )
+    return density, values
 
 
 def check_values(distribution: CircularDistribution) -> None:
@@ -299,9 +314,10 @@ def check_values(distribution: CircularDistribution) -> None:
 
 def evaluated_wide(distribution: CircularDistribution, dtype: np.dtype) -> bool:
     """Return whether to evaluate the log density in float64, in a program of `dtype`."""
-    shapes = tuple(np.shape(x) for x in distribution.parameters)
-    narrow = dtype != np.float64 and distribution.wide
-    return narrow and evaluation.computable_in_float64(distribution.log_density, shapes)
+    if dtype == np.float64 or not distribution.wide:
+        return False
+    given = tuple((x.shape, x.dtype) for x in known_parameters(distribution, dtype))
+    return evaluation.computable_in_float64(distribution.log_density, given)
 
 
 def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels:

@@ -5,9 +5,10 @@ and angles are too coarse for the nodes of a narrow mode far from 0. Everything 
 """
 
 import contextlib
+import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +26,94 @@ def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
     return jax.enable_x64(True) if wide else contextlib.nullcontext()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hoisted:
+    """A log density whose last parameters are the traced values over which the user's function closes."""
+
+    programs: dict[np.dtype, tuple[Any, list[Any], list[int | None]]]
+    """For each dtype of the angle: a jaxpr, its constants, and for each constant the traced value that replaces it."""
+    count: int
+    """Number of the function's own parameters."""
+
+    def __call__(self, angle: jax.Array, *parameters: jax.Array) -> jax.Array:
+        """Return the log density at one angle."""
+        jaxpr, constants, numbers = self.programs[np.dtype(angle.dtype)]
+        values = [
+            each if j is None else lax.convert_element_type(parameters[self.count + j], each.dtype)
+            for each, j in zip(constants, numbers, strict=True)
+        ]
+        result: jax.Array = jax.core.eval_jaxpr(jaxpr, values, angle, *parameters[: self.count])[0]
+        return result
+
+
+def hoist(
+    log_density: LogDensity, dtype: np.dtype, shapes: Sequence[tuple[int, ...]]
+) -> tuple[LogDensity, tuple[jax.Array, ...], list[Any]]:
+    """Make the traced values over which a log density closes its last parameters.
+
+    A function that closes over a traced value loses the derivative with respect to it inside `in_float64`, and is
+    invalid outside the transformation that traces the value.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(angle, *parameters)``.
+    dtype : dtype
+        Dtype of the angle and the parameters, float32 or float64.
+    shapes : sequence of tuples
+        Shapes of the parameters.
+
+    Returns
+    -------
+    tuple
+        The log density, which is `log_density` itself if it closes over no traced value; these values; and a list with
+        the shape and dtype of the function's result.
+    """
+
+    def trace(dtype: np.dtype) -> Any:
+        given = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((), *shapes))
+        with scope(dtype == FLOAT64):
+            return jax.make_jaxpr(lambda *of: jnp.asarray(log_density(*of)))(*given)
+
+    traced = {dtype: trace(dtype)}
+    results = traced[dtype].out_avals
+    if not any(map(is_traced, traced[dtype].consts)):
+        return log_density, (), results
+    if dtype != FLOAT64:
+        # Without a program for float64, `computable_in_float64` is false.
+        with contextlib.suppress(Exception):
+            traced[FLOAT64] = trace(FLOAT64)
+    values: list[jax.Array] = []
+    programs = {}
+    for name, program in traced.items():
+        numbers: list[int | None] = []
+        for value in program.consts:
+            if is_traced(value) and not any(value is other for other in values):
+                values.append(value)
+            numbers.append(next((j for j, other in enumerate(values) if value is other), None))
+        constants = [
+            value if j is None else jax.ShapeDtypeStruct(value.shape, value.dtype)
+            for value, j in zip(program.consts, numbers, strict=True)
+        ]
+        programs[name] = program.jaxpr, constants, numbers
+    return Hoisted(programs, len(shapes)), tuple(values), results
+
+
+def is_traced(value: Any) -> bool:
+    """Return whether a constant of a jaxpr is a traced number."""
+    return isinstance(value, jax.core.Tracer) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
+
+
+def converted(parameters: Sequence[jax.Array], dtype: np.dtype) -> tuple[jax.Array, ...]:
+    """Return the parameters with floats of `dtype`; hoisted integers and booleans stay as they are."""
+    return tuple(lax.convert_element_type(x, dtype) if has_slope(x) else x for x in parameters)
+
+
+def has_slope(parameter: jax.Array) -> bool:
+    """Return whether a log density has a derivative with respect to a parameter."""
+    return bool(jnp.issubdtype(parameter.dtype, jnp.floating))
+
+
 def evaluate(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
@@ -32,7 +121,8 @@ def evaluate(
 
     If `wide`, both this sum and the log density are computed in float64.
 
-    The result has derivatives of any order with respect to `base`, `step` and `parameters`, which share one dtype.
+    The result has derivatives of any order with respect to `base`, `step` and the float `parameters`, which share one
+    dtype.
     """
     if wide:
         return in_float64(lambda *args: (log_density(*args),), base, step, parameters)[0]
@@ -60,8 +150,8 @@ def in_float64(
 ) -> tuple[jax.Array, ...]:
     """Evaluate `at_angles` at ``base + step`` in float64, for float32 arguments."""
     with scope(True):
-        start, away, *wide = (lax.convert_element_type(x, FLOAT64) for x in (base, step, *parameters))
-        return at_angles(function, start + away, tuple(wide))
+        start, away = (lax.convert_element_type(x, FLOAT64) for x in (base, step))
+        return at_angles(function, start + away, converted(parameters, FLOAT64))
 
 
 @in_float64.defjvp
@@ -73,12 +163,12 @@ def _in_float64_jvp(
     # JAX applies derivative rules long after it has traced the function, when float64 is off again. The slopes are
     # therefore a separate function, which is also evaluated in float64. Products with tangents are float32.
     def slopes(angle: jax.Array, *parameters: jax.Array) -> tuple[jax.Array, ...]:
-        every = tuple(range(1 + len(parameters)))
+        every = (0, *(1 + j for j, x in enumerate(parameters) if has_slope(x)))
         return tuple(jax.tree.leaves(jax.jacrev(function, every)(angle, *parameters)))
 
     results = in_float64(function, *primals)
     each = iter(in_float64(slopes, *primals))
-    moved = (tangents[0] + tangents[1], *tangents[2])
+    moved = (tangents[0] + tangents[1], *(tangents[2][j] for j, x in enumerate(primals[2]) if has_slope(x)))
     out = []
     for values in results:
         total = jnp.zeros(values.shape, moved[0].dtype)
@@ -94,8 +184,11 @@ def _in_float64_jvp(
 
 
 @functools.lru_cache(maxsize=256)
-def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether JAX can lower a log density, with parameters of these shapes, in float64 in a float32 program."""
+def computable_in_float64(log_density: LogDensity, parameters: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> bool:
+    """Return whether JAX can lower a log density in float64 in a float32 program.
+
+    `parameters` holds the shape and dtype of each parameter.
+    """
 
     def inside(angle: jax.Array, *parameters: jax.Array) -> jax.Array:
         return lax.convert_element_type(evaluate(log_density, parameters, angle, angle, True), np.float32)
@@ -103,7 +196,8 @@ def computable_in_float64(log_density: LogDensity, shapes: tuple[tuple[int, ...]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Explicitly requested dtype")
-            jax.jit(inside).lower(*(jax.ShapeDtypeStruct(shape, np.float32) for shape in ((1,), *shapes)))
+            given = (((1,), np.dtype(np.float32)), *parameters)
+            jax.jit(inside).lower(*(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in given))
     except Exception:  # the float32 program then either works or raises the user's error
         return False
     return True
