@@ -43,8 +43,6 @@ class PairRequest(Request):
     """A draw of pairs for `draw_pairs`. Subclasses are pytrees in which all fields except arrays are static."""
 
     noun: ClassVar[str] = "pair"
-    kind: ClassVar[type[models.Model]]
-    """`models.Sine` or `models.Cosine`."""
     key: jax.Array
     arrays: tuple[jax.Array, ...]
     """The parameters in the order of `NAMES`."""
@@ -54,6 +52,8 @@ class PairRequest(Request):
     dtype: np.dtype[Any]
     route: str
     out_sharding: NamedSharding | None = None
+    kind: type[models.Model] = models.Sine
+    """`models.Sine` or `models.Cosine`; a field, since `jax.jit` tells two classes of requests apart only by fields."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -135,7 +135,8 @@ class PairRequest(Request):
 as_pytree = functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("key", "arrays", "start"),
-    meta_fields=("shape", "dtype", "route", "out_sharding"),
+    # WORKAROUND(jax<=0.12): without `kind`, both classes would have equal structures; see `distributions.pytrees`.
+    meta_fields=("shape", "dtype", "route", "out_sharding", "kind"),
 )
 
 
@@ -145,7 +146,7 @@ class SineRequest(PairRequest):
     """A draw of pairs of the sine model."""
 
     distribution: ClassVar[str] = "sine-bivariate-von-mises"
-    kind: ClassVar[type[models.Model]] = models.Sine
+    kind: type[models.Model] = models.Sine
 
 
 @as_pytree
@@ -154,7 +155,7 @@ class CosineRequest(PairRequest):
     """A draw of pairs of the cosine model."""
 
     distribution: ClassVar[str] = "cosine-bivariate-von-mises"
-    kind: ClassVar[type[models.Model]] = models.Cosine
+    kind: type[models.Model] = models.Cosine
 
 
 def pairs_of(request: PairRequest) -> jax.Array:
