@@ -73,11 +73,13 @@ class VonMises(Distribution):
 
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
         batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
+        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
+        self.loc, self.concentration = loc, concentration
+        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
         if batch_shape:
             # NumPyro would give Python numbers a fixed dtype, but they must take that of the other parameter.
             loc, concentration = (arguments.as_jax(x) if type(x) in (int, float) else x for x in (loc, concentration))
         self.loc, self.concentration = promote_shapes(loc, concentration)
-        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Return angles in [-pi, pi), drawn by `jax_von_mises.sample_von_mises`."""
@@ -158,11 +160,13 @@ class VonMisesFisher(Distribution):
         }
         arguments.dimension("VonMisesFisher", "mean_direction", given["mean_direction"])
         batch_shape = arguments.batch_shape("VonMisesFisher", (), **given)
-        event_shape = np.shape(mean_direction)[-1:]
-        # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch.
-        self.mean_direction = jnp.broadcast_to(mean_direction, batch_shape + event_shape)
-        self.concentration = jnp.broadcast_to(concentration, batch_shape)
+        event_shape = np.shape(given["mean_direction"])[-1:]
+        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
+        self.mean_direction, self.concentration = given["mean_direction"], given["concentration"]
         super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
+        # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch.
+        self.mean_direction = jnp.broadcast_to(arguments.as_jax(given["mean_direction"]), batch_shape + event_shape)
+        self.concentration = jnp.broadcast_to(arguments.as_jax(given["concentration"]), batch_shape)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Return unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""
@@ -223,10 +227,13 @@ class BivariateVonMises(Distribution):
             ... if correlation is None else correlation,
             ... if weighted_correlation is None else weighted_correlation,
         )
-        parameters = {name: jnp.asarray(getattr(pair, name)) for name in bivariate.NAMES}
-        for name, value in zip(bivariate.NAMES, promote_shapes(*parameters.values()), strict=True):
+        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
+        given = [getattr(pair, name) for name in bivariate.NAMES]
+        for name, value in zip(bivariate.NAMES, given, strict=True):
             setattr(self, name, value)
         super().__init__(batch_shape=pair.batch_shape, event_shape=(2,), validate_args=validate_args)
+        for name, value in zip(bivariate.NAMES, promote_shapes(*map(jnp.asarray, given)), strict=True):
+            setattr(self, name, value)
 
     def _pair(self) -> bivariate.BivariateVonMises:
         pair = self.OF(*(getattr(self, name) for name in bivariate.NAMES))

@@ -20,7 +20,12 @@ from numpyro.distributions.batch_util import promote_batch_shape, vmap_over  # n
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO  # noqa: E402
 from numpyro.infer.reparam import CircularReparam  # noqa: E402
 
-from jax_von_mises.numpyro import VonMises  # noqa: E402
+from jax_von_mises.numpyro import (  # noqa: E402
+    CosineBivariateVonMises,
+    SineBivariateVonMises,
+    VonMises,
+    VonMisesFisher,
+)
 from tests import reference  # noqa: E402
 
 # Locations on both sides of 0, near and at the end of the support, and full turns away.
@@ -167,6 +172,26 @@ def test_validation_passes_the_uniform_distribution_and_traced_values():
     x = np.float32(1.0)
     assert VonMises(0.0, 0.0, validate_args=True).log_prob(x) == pytest.approx(-np.log(2 * np.pi))
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).log_prob(x))(-1.0))
+
+
+@pytest.mark.parametrize(
+    ("cls", "parameters", "name"),
+    [
+        (VonMises, (np.zeros(3), -1.0), "concentration"),
+        (VonMises, (np.inf, np.ones(3)), "loc"),
+        (VonMisesFisher, (np.float32([1, 0, 0]), -1.0), "concentration"),
+        (VonMisesFisher, (np.float32([2, 0, 0]), np.ones(2)), "mean_direction"),
+        (SineBivariateVonMises, (0.0, 0.0, np.float32(-1), 1.0, 0.0), "phi_concentration"),
+        (CosineBivariateVonMises, (0.0, 4.0, np.ones(2), 1.0, 0.0), "psi_loc"),
+    ],
+)
+def test_known_parameters_are_validated_under_jit(cls, parameters, name):
+    """As NumPyro's classes, ours raise inside jit if a parameter is known, and not if it is traced."""
+    with pytest.raises(ValueError, match=f"{cls.__name__} distribution got invalid {name} parameter"):
+        jax.jit(lambda: cls(*parameters, validate_args=True).mean)()
+    good = [np.zeros(()) if np.ndim(x) == 0 else x for x in parameters]
+    assert jax.eval_shape(lambda good: cls(*good, validate_args=True).mean, good) is not None
+    assert jax.eval_shape(lambda: cls(*parameters, validate_args=False).mean) is not None
 
 
 def test_validation_of_values():
