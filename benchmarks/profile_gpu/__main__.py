@@ -1,6 +1,7 @@
 """Measure section by section, and write the files of the report completely or not at all."""
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ __all__ = ["main"]
 
 FORMAT = 2  # of the result file
 REPORT = "report.html"
+# What the measurements and the report import in addition to the package's dependencies.
+NEEDED = ("jinja2", "matplotlib", "psutil")
 # This file lists the files of a report, the only ones that a new report removes.
 LIST = "files.json"
 
@@ -37,22 +40,31 @@ class Dots:
 
 
 def measure(plan, names):
-    """Return the data of each section; a failing section gives its error and does not stop the others."""
+    """Return the data of each section, and whether Ctrl-C ended the run before the last one.
+
+    A failing section gives its error and does not stop the others. An interrupted one is left out.
+    """
     found = {}
     for name in [name for name in SECTIONS if name in names]:
         print(f"  {SECTIONS[name].title} ", end="", flush=True)
         start = time.perf_counter()
         try:
             found[name], state = SECTIONS[name].measure(plan, Dots()), "done"
+        except KeyboardInterrupt:
+            print(" interrupted", flush=True)
+            return found, True
         except Exception as error:
             found[name] = {"error": failure(error)}
             state = f"FAILED, {found[name]['error']}"
         print(f" {state}, {time.perf_counter() - start:.1f} s", flush=True)
-    return found
+    return found, False
 
 
 def run(options, folder, plan=None):
-    """Measure the requested sections, write the page and the pictures to `folder`, and return the result."""
+    """Measure the requested sections, write the page and the pictures to `folder`, and return the result.
+
+    An interrupted run gives the sections that it finished; KeyboardInterrupt is raised if there are none.
+    """
     start = time.perf_counter()
     machine = environment.describe()
     state = quiet.check()
@@ -60,12 +72,17 @@ def run(options, folder, plan=None):
     plan = plan or make_plan(options.quick, machine["platform"], folder)
     plan = plan._replace(folder=folder, rounds=options.rounds or plan.rounds)
     with environment.without_cache():
-        sections = measure(plan, options.sections)
+        sections, interrupted = measure(plan, options.sections)
+    if not sections:
+        raise KeyboardInterrupt
+    if interrupted and "trace" not in sections:
+        shutil.rmtree(folder / "trace", ignore_errors=True)
     if state.quiet:  # another program may have started meanwhile
         state = quiet.check()
     settings = {name: value for name, value in plan._asdict().items() if name != "folder"}
     result = {"format": FORMAT, "program": "profile_gpu", "environment": machine, "machine_state": state.as_dict()}
     result |= {"options": settings, "seconds": time.perf_counter() - start, "sections": sections}
+    result["interrupted"] = interrupted
     drawn = pictures.draw(result)
     for name, (_, png) in drawn.items():
         (folder / f"{name}.png").write_bytes(png)
@@ -126,6 +143,9 @@ def refusal(options, out):
 def main(arguments=None, plan=None):
     """Profile this machine and write the report; return the exit code, which is 0 even if a section failed."""
     options = parser().parse_args(arguments)
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        print(f"the profile needs {', '.join(missing)}: pip install -e '.[bench]'", file=sys.stderr)
+        return 2
     out = options.out.resolve()
     if reason := refusal(options, out):
         print(reason, file=sys.stderr)
@@ -148,7 +168,12 @@ def main(arguments=None, plan=None):
     except OSError as error:
         print(f"\ncannot write the report: {error}", file=sys.stderr)
         return 1
-    print(f"{result['seconds']:.0f} s; written to {options.out / REPORT}")
+    text = f"{result['seconds']:.0f} s; written to {options.out / REPORT}"
+    if result["interrupted"]:
+        count = len(result["sections"])
+        print(f"\ninterrupted: only {count} of {len(set(options.sections))} sections; {text}", file=sys.stderr)
+        return 130
+    print(text)
     return 0
 
 

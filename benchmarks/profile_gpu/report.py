@@ -4,8 +4,6 @@ import base64
 import datetime
 import textwrap
 
-import jinja2
-
 from benchmarks.profile_gpu.findings import findings
 from benchmarks.profile_gpu.sections import SECTIONS
 from benchmarks.text import environment_text, number, time_text
@@ -52,6 +50,8 @@ def page(result, pictures):
     pictures : dict of str to bytes
         SVG files by section.
     """
+    import jinja2
+
     quiet = result["machine_state"]["quiet"]
     sections = []
     for name, data in result["sections"].items():

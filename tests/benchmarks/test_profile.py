@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 from benchmarks import quiet
 from benchmarks.profile_gpu import __main__ as profile
 from benchmarks.profile_gpu import accuracy, calls, findings, measuring, pictures, programs, report, roofline, sections
+from tests import children
 from tests.made_up import FakeClock
 
 QUIET = quiet.decide(0.1, 2, 0.0, 0.01)
@@ -188,12 +191,51 @@ def test_a_failing_section_is_shown_escaped_and_a_report_replaced(ran, monkeypat
     page = (out / "report.html").read_text()
     assert "RuntimeError: &lt;script&gt;no" in page
     assert "<script>" not in page
+    assert "<h2>Findings</h2>" not in page  # there are none
     assert sorted(path.name for path in out.iterdir()) == ["files.json", "mine.txt", "report.html"]
     assert [path.name for path in out.parent.iterdir() if path.name.endswith(".partial")] == []
 
 
 def interrupt(plan, tick):
     raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_writes_the_sections_that_it_finished(tmp_path, monkeypatch, capsys):
+    def measured(plan, tick):
+        return {"rows": [row("a"), row("b")]}
+
+    def interrupted(plan, tick):
+        (plan.folder / "trace").mkdir()
+        raise KeyboardInterrupt
+
+    for name, measure in {"keys": measured, "trace": interrupted, "accuracy": measured}.items():
+        monkeypatch.setitem(sections.SECTIONS, name, sections.SECTIONS[name]._replace(measure=measure))
+    out, kept = tmp_path / "report", tmp_path / "result.json"
+    names = ["keys", "trace", "accuracy"]
+    assert profile.main(["--sections", *names, "--out", str(out), "--json", str(kept)], TINY) == 130
+    assert "interrupted: only 1 of 3 sections" in capsys.readouterr().err
+    saved = json.loads(kept.read_text())
+    assert saved["interrupted"]
+    assert set(saved["sections"]) == {"keys"}
+    page = (out / "report.html").read_text()
+    assert "The run was interrupted" in page
+    assert '<section id="keys">' in page
+    assert '<section id="trace">' not in page
+    assert not (out / "trace").exists()
+
+
+def test_a_missing_library_is_named_before_the_measurement(tmp_path):
+    """Without the extra, the program names it in one line."""
+    code = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'jinja2' else find(name, *a)\n"
+        "from benchmarks.profile_gpu import __main__ as profile; sys.exit(profile.main([]))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=children.ROOT, env=children.environment())
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "the profile needs jinja2: pip install -e '.[bench]'\n"
 
 
 def test_paths_are_refused_before_the_measurement(tmp_path, capsys):
