@@ -81,6 +81,11 @@ def one_key(caller: str, key: Any) -> jax.Array:
 
 def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
     """Return whichever of `key` and `seed` was given, as a typed key."""
+    if seed is not None and (isinstance(key, (int, np.integer, tuple, list))):  # in the order of TFP
+        raise TypeError(
+            f"{caller}: {safe_repr(key)} was taken for `key`, the first argument, but the key was given as `seed`. "
+            f"Name the shape: sample(sample_shape={safe_repr(key)}, seed=seed)."
+        )
     if (key is None) == (seed is None):
         raise TypeError(
             f"{caller}: give one random key, as `key` or as `seed`: distribution.sample(jax.random.key(0))."
@@ -131,14 +136,27 @@ def parameter(caller: str, name: str, value: Any) -> Any:
         ) from error
     if not real:
         raise TypeError(
-            f"{caller}: {name} must be a real number or an array of them, got dtype {dtype}. "
-            f"Convert it to one of {', '.join(DTYPES)}."
+            f"{caller}: {name} must be a real number or an array of them, got {_described(caller, name, value, dtype)}."
         )
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(
             f"{caller}: {name} is a masked array, which is not supported. Use x.compressed() or x.filled(np.nan)."
         )
     return array
+
+
+def _described(caller: str, name: str, value: Any, dtype: np.dtype[Any]) -> str:
+    """Return what an array or object that holds no real numbers is, and what to give in its place."""
+    kind = type(value).__name__
+    if dtype != np.object_ or is_array(value):
+        return f"dtype {dtype}. Convert it to one of {', '.join(DTYPES)}"
+    # For a distribution, name its parameter, and its method that does what the caller does.
+    instead = [f"give its `{name}`"] if name in getattr(value, "__dict__", ()) else []
+    instead += [f"call {kind}.{caller}"] if callable(getattr(type(value), caller, None)) else []
+    if not instead:
+        return f"{safe_repr(value)} of type {kind}"
+    text = ", or ".join(instead)
+    return f"a {kind}. {text[0].upper()}{text[1:]}"
 
 
 def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:

@@ -155,7 +155,12 @@ FUNCTIONS = {
             ONE,
             "VonMises",
             **{name: name for name in ("log_prob", "prob", "cdf", "log_cdf", "sf", "log_sf", "icdf", "isf")},
-            **{"survival_function": "sf", "log_survival_function": "log_sf", "quantile": "icdf"},
+            **{
+                "standard_errors": "standard_errors",
+                "survival_function": "sf",
+                "log_survival_function": "log_sf",
+                "quantile": "icdf",
+            },
         ),
         **methods(TORUS, "Torus", log_prob="log_prob", prob="prob"),
         **methods(MIXTURE, "Mixture", **dict.fromkeys(("log_prob", "prob", "cdf", "responsibilities"), "Mixture")),

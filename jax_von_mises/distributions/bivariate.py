@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.circular import CircularDistribution
 from jax_von_mises.distributions.pytrees import ByValue, pytree
-from jax_von_mises.distributions.von_mises import VonMises, is_numbers
+from jax_von_mises.distributions.von_mises import VonMises, as_leaf
 from jax_von_mises.functions import bivariate as functions
 from jax_von_mises.functions import von_mises
 from jax_von_mises.sampling import bivariate as sampling
@@ -70,9 +70,7 @@ class BivariateVonMises(ByValue):
         correlation = correlation_of(caller, phi_concentration, psi_concentration, correlation, weighted_correlation)
         given = dict(zip(NAMES, (phi_loc, psi_loc, phi_concentration, psi_concentration, correlation), strict=True))
         for name, value in given.items():
-            if isinstance(value, list) or is_numbers(value):
-                value = np.asarray(arguments.parameter(caller, name, value))
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, as_leaf(caller, name, value))
         if all(arguments.is_array(x) or isinstance(x, (int, float)) for x in given.values()):
             arguments.result_shape(caller, None, **self._parameters())
         if validate_args:

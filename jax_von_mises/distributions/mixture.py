@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy import special
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -23,7 +24,7 @@ from jax_von_mises.distributions import em
 from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
-from jax_von_mises.distributions.von_mises import VonMises
+from jax_von_mises.distributions.von_mises import VonMises, as_leaf
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
@@ -51,11 +52,16 @@ class Mixture(ByValue):
         `probs`. In both cases, the attribute `logits` holds logarithms.
     components : VonMises, Torus, SineBivariateVonMises or CosineBivariateVonMises
         The distributions, along the last axis of their batch, which broadcasts with the weights.
+    validate_args : bool
+        Raise ValueError for `probs` that are negative or not finite, for `logits` that are NaN or inf, and for weights
+        that are all 0, if the values are known. Otherwise, and under a transformation, such weights give NaN. The
+        components have a `validate_args` of their own.
 
     Raises
     ------
     TypeError
-        If neither or both of `logits` and `probs` are given, or for weights or components of an unsupported type.
+        If neither or both of `logits` and `probs` are given, or for weights or components of an unsupported type, such
+        as a list of distributions.
 
     Warns
     -----
@@ -81,6 +87,7 @@ class Mixture(ByValue):
         logits: ArrayLike | EllipsisType | None = ...,
         probs: ArrayLike | None = None,
         components: em.Components | EllipsisType = ...,
+        validate_args: bool = False,
     ) -> None:
         # `...` marks an argument that was not given, since None may stand for an array in a pytree.
         if deprecated:
@@ -100,10 +107,15 @@ class Mixture(ByValue):
             logits = ...
         if (logits is ...) == (probs is None):
             raise TypeError("Mixture: give the weights once, as `logits` or as `probs`.")
+        check_components(components)
+        if validate_args:
+            check_weights(*(("logits", logits) if probs is None else ("probs", probs)))
         if logits is ...:
             logits = log_of_weights(arguments.as_jax(arguments.parameter("Mixture", "probs", probs)))
         elif isinstance(logits, list | tuple):  # would itself be a pytree
             logits = arguments.as_jax(arguments.parameter("Mixture", "logits", logits))
+        else:
+            logits = as_leaf("Mixture", "logits", logits)
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "components", components)
 
@@ -304,11 +316,15 @@ class Mixture(ByValue):
         caller = "Mixture.fit"
         start = components if isinstance(components, Mixture) else None
         kind: type[em.Components] = type(components.components) if isinstance(components, Mixture) else components
-        kinds = (VonMises, Torus, *BivariateVonMises.__subclasses__())
-        if start is None and components not in kinds:
+        if isinstance(samples, type | Mixture):
             raise TypeError(
-                f"{caller}: components={arguments.safe_repr(components)} must be one of the classes "
-                f"{', '.join(kind.__name__ for kind in kinds)}, or a Mixture to start from."
+                f"{caller}: samples={arguments.safe_repr(samples)} must be an array of angles. The samples come first: "
+                "Mixture.fit(samples, components, ...)."
+            )
+        if start is None and not any(components is each for each in kinds()):
+            raise TypeError(
+                f"{caller}: components={arguments.safe_repr(components)} must be one of the classes {names_of_kinds()},"
+                " or a Mixture to start from."
             )
         if (start is None) == (number is None):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
@@ -345,6 +361,51 @@ class Mixture(ByValue):
             tuple(counts.items()),
         )
         return found
+
+
+def kinds() -> tuple[type[em.Components], ...]:
+    """Return the classes of distributions that can be components."""
+    return (VonMises, Torus, *BivariateVonMises.__subclasses__())
+
+
+def names_of_kinds() -> str:
+    """Return the names of `kinds` for a message."""
+    return " or ".join(", ".join(kind.__name__ for kind in kinds()).rsplit(", ", 1))
+
+
+def check_components(components: Any) -> None:
+    """Refuse components that are not a distribution of `kinds`; other objects may stand for one in a pytree."""
+    if isinstance(components, list | tuple) and not isinstance(components, PartitionSpec):
+        raise TypeError(
+            f"Mixture: components={arguments.safe_repr(components)} must be one distribution whose last axis runs over "
+            "the components, not a list. Write VonMises([0.0, 1.0], [2.0, 3.0]) for two components."
+        )
+    if isinstance(components, str | bytes | type):
+        raise TypeError(
+            f"Mixture: components={arguments.safe_repr(components)} must be a distribution, such as a VonMises with an "
+            "axis of components."
+        )
+    if hasattr(components, "log_prob") and not isinstance(components, kinds()):
+        kind = type(components)
+        raise TypeError(
+            f"Mixture: components are a {kind.__module__}.{kind.__name__}, of which mixtures are not supported yet. "
+            f"Give a {names_of_kinds()} of jax_von_mises."
+        )
+
+
+def check_weights(name: str, weights: Any) -> None:
+    """Refuse invalid `probs` or `logits`; traced weights are not checked, since their values are unknown."""
+    weights = arguments.parameter("Mixture", name, weights)
+    if isinstance(weights, jax.core.Tracer):
+        return
+    weights = np.asarray(weights, np.float64)
+    probs = name == "probs"
+    good = (weights >= 0) & (weights < np.inf) if probs else weights < np.inf
+    if not np.all(good):
+        allowed = "at least 0 and finite" if probs else "finite or -inf"
+        raise ValueError(f"Mixture: {name} contains {weights[~good].flat[0]:g}, but must be {allowed}.")
+    if weights.ndim and np.any(np.all(weights == (0 if probs else -np.inf), -1)):
+        raise ValueError(f"Mixture: {name} gives all components the weight 0. Give at least one a positive weight.")
 
 
 @functools.partial(jax.jit, static_argnames=("kind", "axes", "event", "dtype", "options"))

@@ -23,8 +23,20 @@ def is_numbers(value: object) -> bool:
         return False
 
 
+def as_leaf(caller: str, name: str, value: Any) -> Any:
+    """Return a parameter as a leaf of a pytree: numbers in a list or tuple as an array, other values unchanged.
+
+    Text, complex numbers and arrays of unsupported dtypes give TypeError. Other objects may stand for arrays.
+    """
+    if isinstance(value, list) or is_numbers(value):  # a list would itself be a pytree
+        return np.asarray(arguments.parameter(caller, name, value))
+    if isinstance(value, (str, bytes, complex)) or arguments.is_array(value):
+        arguments.parameter(caller, name, value)
+    return value
+
+
 @pytree("loc", "concentration")
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class VonMises(ByValue):
     r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
@@ -44,9 +56,11 @@ class VonMises(ByValue):
 
     Raises
     ------
+    TypeError
+        For text, complex numbers, and arrays of unsupported dtypes. Other objects may take the place of numbers in a
+        pytree, such as an axis or None in ``in_axes=VonMises(None, 0)``, or a ``PartitionSpec``.
     ValueError
-        If `loc` and `concentration` are numbers or arrays that do not broadcast. Other objects may take their place in
-        a pytree, such as an axis or None in ``in_axes=VonMises(None, 0)``, or a ``PartitionSpec``.
+        If `loc` and `concentration` are numbers or arrays that do not broadcast.
 
     Notes
     -----
@@ -66,15 +80,14 @@ class VonMises(ByValue):
 
     loc: ArrayLike
     concentration: ArrayLike
-    validate_args: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self, validate_args: bool) -> None:
-        # A list would itself be a pytree. Other objects may stand for arrays in a pytree, and are not converted.
-        for name in ("loc", "concentration"):
-            value = getattr(self, name)
-            if isinstance(value, list) or is_numbers(value):
-                object.__setattr__(self, name, np.asarray(arguments.parameter("VonMises", name, value)))
-        parameters = {"loc": self.loc, "concentration": self.concentration}
+    def __init__(self, loc: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
+        parameters = {
+            "loc": as_leaf("VonMises", "loc", loc),
+            "concentration": as_leaf("VonMises", "concentration", concentration),
+        }
+        for name, value in parameters.items():
+            object.__setattr__(self, name, value)
         if all(getattr(x, "shape", ()) and arguments.is_array(x) for x in parameters.values()):
             arguments.result_shape("VonMises", None, **parameters)
         if validate_args:
@@ -219,6 +232,10 @@ class VonMises(ByValue):
         if not isinstance(other, VonMises):
             raise TypeError(f"VonMises.cross_entropy: other={arguments.safe_repr(other)} must be a VonMises.")
         return self.entropy() + self.kl_divergence(other)
+
+    def standard_errors(self, size: ArrayLike) -> fitting.Estimate:
+        """Return the standard errors of the estimates of `fit` from `size` angles; see `standard_errors`."""
+        return fitting.standard_errors(self.concentration, size)
 
     @classmethod
     def fit(

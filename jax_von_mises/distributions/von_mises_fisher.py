@@ -11,13 +11,13 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue, pytree
-from jax_von_mises.distributions.von_mises import is_numbers
+from jax_von_mises.distributions.von_mises import as_leaf
 from jax_von_mises.functions import von_mises_fisher as functions
 from jax_von_mises.sampling import sphere
 
 
 @pytree("mean_direction", "concentration")
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class VonMisesFisher(ByValue):
     r"""The von Mises-Fisher distribution of directions, with density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
@@ -36,6 +36,8 @@ class VonMisesFisher(ByValue):
 
     Raises
     ------
+    TypeError
+        For text, complex numbers, and arrays of unsupported dtypes.
     ValueError
         For a mean direction of fewer than two components, and for parameters that do not broadcast.
 
@@ -51,13 +53,10 @@ class VonMisesFisher(ByValue):
 
     mean_direction: ArrayLike
     concentration: ArrayLike
-    validate_args: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self, validate_args: bool) -> None:
-        for name in ("mean_direction", "concentration"):
-            value = getattr(self, name)
-            if isinstance(value, list) or is_numbers(value):
-                object.__setattr__(self, name, np.asarray(arguments.parameter("VonMisesFisher", name, value)))
+    def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
+        for name, value in {"mean_direction": mean_direction, "concentration": concentration}.items():
+            object.__setattr__(self, name, as_leaf("VonMisesFisher", name, value))
         if arguments.is_array(self.mean_direction):
             arguments.dimension("VonMisesFisher", "mean_direction", self.mean_direction)
             if arguments.is_array(self.concentration):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import random
 
-from jax_von_mises import Mixture, Torus, VonMises, sample_von_mises
+from jax_von_mises import Mixture, Torus, VonMises, VonMisesFisher, sample_von_mises
 from tests import goodness_of_fit, reference
 
 WEIGHTS = np.array([0.2, 0.5, 0.3])
@@ -298,6 +298,32 @@ def test_weights():
     assert Mixture(logits=None, components=0).logits is None
     for probs in ([0.3, -0.7, 1.0], [0.3, np.nan, 1.0], [0.3, np.inf, 1.0], [0.0, 0.0, 0.0]):
         assert np.isnan(run(Mixture(probs=probs, components=components), "log_prob", 0.5)).any()
+        with pytest.raises(ValueError, match=r"Mixture: probs (contains|gives all)"):
+            Mixture(probs=probs, components=components, validate_args=True)
+    for logits in ([0.3, np.nan, 1.0], [0.3, np.inf, 1.0], [-np.inf] * 3):
+        with pytest.raises(ValueError, match=r"Mixture: logits (contains|gives all)"):
+            Mixture(logits=logits, components=components, validate_args=True)
+    Mixture(probs=[0.3, 0.7, 0.0], components=components, validate_args=True)
+    Mixture(logits=[-np.inf, 0.0, 5.0], components=components, validate_args=True)
+    bad = jnp.array([-1.0, 1.0, 1.0])
+    assert jax.jit(lambda probs: jnp.isnan(Mixture(probs=probs, components=components, validate_args=True).logits))(
+        bad
+    )[0]
+
+
+def test_components_are_checked_at_construction():
+    one = VonMises(0.0, 1.0)
+    for components, message in (
+        ([one, one], r"components=\[.* must be one distribution .* Write VonMises\(\["),
+        ((one, one), r"components=\(.* must be one distribution .* Write VonMises\(\["),
+        (VonMises, r"components=<class .* must be a distribution"),
+        ("VonMises", r"components='VonMises' must be a distribution"),
+        (VonMisesFisher(np.eye(3), 2.0), r"components are a jax_von_mises.*VonMisesFisher, .* not supported yet"),
+    ):
+        with pytest.raises(TypeError, match=f"Mixture: {message}"):
+            Mixture(probs=np.ones(3), components=components)
+    with pytest.raises(TypeError, match="Mixture: logits must be a real number"):
+        Mixture(logits="a", components=one)
 
 
 def test_gradients_in_probabilities():

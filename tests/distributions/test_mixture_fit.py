@@ -169,6 +169,10 @@ def test_invalid_arguments():
     x = np.zeros((5, 2), np.float32)
     with pytest.raises(TypeError, match=r"Mixture.fit: components=3 must be one of the classes VonMises, Torus"):
         Mixture.fit(x, 3, number=2)
+    with pytest.raises(TypeError, match=r"Mixture.fit: samples=<class .*The samples come first"):
+        Mixture.fit(VonMises, x, number=2)
+    with pytest.raises(TypeError, match=r"(?s)Mixture.fit: components=array.* must be one of the classes"):
+        Mixture.fit(x, x, number=2)
     with pytest.raises(TypeError, match="give `number`"):
         Mixture.fit(x, VonMises)
     with pytest.raises(ValueError, match="number=0 must be at least 1"):

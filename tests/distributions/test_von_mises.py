@@ -189,8 +189,52 @@ def test_validation():
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
+@pytest.mark.parametrize("cls", [jvm.VonMises, jvm.VonMisesFisher, jvm.SineBivariateVonMises])
+def test_validate_args_is_no_attribute(cls):
+    """It is not stored, so it must not read back as False."""
+    parameters = [0.0, 0.0, 1.0, 1.0, 0.0] if cls is jvm.SineBivariateVonMises else [np.float32([0.0, 1.0]), 1.0]
+    distribution = cls(*parameters, validate_args=True)
+    assert not hasattr(distribution, "validate_args")
+    assert not hasattr(jax.tree.map(lambda leaf: leaf, distribution), "validate_args")
+    first = dataclasses.fields(cls)[0].name
+    assert dataclasses.replace(distribution, **{first: parameters[0]}) == distribution
+
+
+@pytest.mark.parametrize("bad", ["a", b"a", 1j, np.array(["a"]), np.array([1j]), np.ma.masked_array([1.0], [True])])
+def test_types_are_checked_at_construction(bad):
+    for make, name in {
+        lambda bad: VonMises(0.0, bad): "VonMises: concentration",
+        lambda bad: VonMises(bad, np.ones(1)): "VonMises: loc",
+        lambda bad: jvm.VonMisesFisher(bad, 1.0): "VonMisesFisher: mean_direction",
+        lambda bad: jvm.SineBivariateVonMises(0.0, 0.0, 1.0, bad, 0.0): "SineBivariateVonMises: psi_concentration",
+    }.items():
+        with pytest.raises(TypeError, match=f"^{name} (must be a real number|is a masked array)"):
+            make(bad)
+
+
+def test_a_distribution_in_place_of_a_number():
+    """The message names the parameter and the method to use instead."""
+    message = r"standard_errors: concentration .* got a VonMises. Give its `concentration`, or call VonMises.stand"
+    with pytest.raises(TypeError, match=message):
+        jvm.standard_errors(VonMises(0.0, 1.0), 10)
+    message = r"got a SineBivariateVonMises. Call SineBivariateVonMises.standard_errors"
+    with pytest.raises(TypeError, match=message):
+        jvm.standard_errors(jvm.SineBivariateVonMises(0.0, 0.0, 1.0, 1.0, 0.0), 10)
+
+
+def test_standard_errors():
+    distribution = VonMises(0.5, [1.0, 4.0])
+    for ours, theirs in zip(
+        distribution.standard_errors(500), jvm.standard_errors(distribution.concentration, 500), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_invalid_calls(key):
     distribution = VonMises(0.0, 1.0)
+    for shape in (7, (7,), [7]):
+        with pytest.raises(TypeError, match=r"VonMises.sample: .*7.* was taken for `key`.*sample_shape=.*7"):
+            distribution.sample(shape, seed=key)
     for arguments in ({}, {"key": key, "seed": key}):
         with pytest.raises(TypeError, match=r"VonMises.sample: give one random key"):
             distribution.sample(**arguments)
@@ -330,7 +374,7 @@ def test_parameters_broadcast(kind):
 
 def test_placeholders_are_no_parameters():
     spec = PartitionSpec("data")
-    for loc in (None, 0, "loc", spec, jax.ShapeDtypeStruct((2,), np.float32), object(), {"a": np.zeros(2)}):
+    for loc in (None, 0, spec, jax.ShapeDtypeStruct((2,), np.float32), object(), {"a": np.zeros(2)}):
         for concentration in (np.ones(3), None, spec, jax.ShapeDtypeStruct((3,), np.float32)):
             assert VonMises(loc, concentration).loc is loc
 
