@@ -160,7 +160,7 @@ def notebook(text):
         piece = (
             piece
             if number % 2
-            else re.sub(r"(?<!!)\[([^\]]+)\]\([\w.#-]+\)", r"\1", piece)
+            else re.sub(r"(?<!!)\[([^\[\]]+)\]\([\w.#-]+\)", r"\1", piece)
         )
         if piece.strip():
             add("code" if number % 2 else "markdown", re.sub(r"\n{3,}", "\n\n", piece))
