@@ -74,7 +74,8 @@ class VonMises(Distribution):
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
         batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
         # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
-        self.loc, self.concentration = loc, concentration
+        self.loc: Any = loc
+        self.concentration: Any = concentration
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
         if batch_shape:
             # NumPyro would give Python numbers a fixed dtype, but they must take that of the other parameter.
