@@ -85,7 +85,8 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     Parameters
     ----------
     x : array
-        Unit vectors along the last axis. Only the direction of other vectors is used, with a larger rounding error.
+        Unit vectors along the last axis. Only the direction of other vectors is used, with a rounding error as of the
+        components of a unit vector.
     mean_direction : array
         Vectors along the last axis, of any length except 0.
     concentration : float or array
@@ -275,7 +276,8 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     Estimate
         The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). It is inf if all vectors are
         equal. The estimates are NaN without vectors, without positive weights, for a negative weight, and for a vector
-        that is not finite. They have derivatives with respect to `samples` and `weights`.
+        that is not finite, or that is zero and has a positive weight. They have derivatives with respect to `samples`
+        and `weights`.
     """
     caller = "VonMisesFisher.fit"
     given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
@@ -309,6 +311,7 @@ def _fit(
         share = nan_unless(share, share >= 0)
         share = share / jnp.max(share, -1, keepdims=True, initial=0)
         share = share / total(share)[..., None]
+    share = nan_unless(share, (share == 0) | jnp.any(x != 0, 0))
     share = share.reshape((1, *share.shape))
     mean_vector = total(share * x)
     length = jnp.sqrt(jnp.sum(jnp.square(mean_vector), 0))

@@ -53,6 +53,64 @@ def test_against_scipy(d, key):
         assert float(fitted.concentration) == pytest.approx(their_k, rel=1e-5)
 
 
+LENGTHS = [1e-30, 1e-3, 30.0, 1e4, 1e30, *(pytest.param(x, marks=slow) for x in (2e-38, 1e-20, 0.97, 1e10, 2e19, 2e38))]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_value_of_any_length(length):
+    """Only the direction of a value counts; the error is that of rounding the components of a unit vector."""
+    mu, mean_direction = direction(5), direction(6)[:5]
+    x = np.stack([mu, -mu, direction(7)[:5], mean_direction + 0.01 * mu])
+    x = (length * x / np.abs(x).max(1, keepdims=True)).astype(np.float32)
+    for k in (0.0, 5.0, 1e4):
+        exact = np.array([exact_log_prob(each, mean_direction, k) for each in x])
+        error = np.abs(np.asarray(VonMisesFisher(mean_direction, k).log_prob(x), float) - exact)
+        assert (error <= 1e-6 * np.maximum(1, np.abs(exact)) + 1e-7 * np.sqrt(k)).all()
+
+
+@pytest.mark.parametrize("length", [1e-15, 1e15, pytest.param(3.0, marks=slow)])
+def test_derivatives_at_any_length(length):
+    """The gradients are those at the unit vectors, divided by the length."""
+    mu, x = jnp.asarray(direction(4)), jnp.eye(4)[1]
+
+    def log_prob(x, mu):
+        return VonMisesFisher(mu, 20.0).log_prob(x)
+
+    expected = jax.grad(log_prob, (0, 1))(x, mu)
+    for found, unit in zip(jax.grad(log_prob, (0, 1))(length * x, length * mu), expected, strict=True):
+        np.testing.assert_allclose(length * found, unit, rtol=1e-5, atol=1e-5)
+
+
+EXTREME = [(3e38, -1e38, 1e-40), (1e-38, 2e-38, 0)]
+MORE_EXTREME = [(2.0**127, 0, 0), (0, -1e-40, 1e-40), (1e-45, 0, 0)]
+
+
+@pytest.mark.parametrize("mean_direction", [*EXTREME, *(pytest.param(x, marks=slow) for x in MORE_EXTREME)])
+def test_mean_direction_of_any_length(mean_direction, key):
+    """Very long vectors and vectors with subnormal components, which XLA:CPU would take for zero, have a direction."""
+    mean_direction = np.array(mean_direction, np.float32)
+    unit = mean_direction.astype(float) / np.linalg.norm(mean_direction.astype(float))
+    np.testing.assert_allclose(VonMisesFisher(mean_direction, 3.0).mode(), unit, rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(
+        jax.jit(lambda: VonMisesFisher(mean_direction, 3.0).mode())(), unit, rtol=1e-6, atol=1e-30
+    )
+    near = VonMisesFisher(mean_direction, 1e12).sample(key)
+    np.testing.assert_allclose(near, unit, atol=1e-5)
+    at_mode = VonMisesFisher(mean_direction, 3.0).log_prob(unit.astype(np.float32))
+    np.testing.assert_allclose(at_mode, VonMisesFisher(jnp.eye(3)[0], 3.0).log_prob(jnp.eye(3)[0]), rtol=1e-6)
+
+
+@slow
+def test_extreme_lengths_in_float64():
+    with jax.enable_x64(True):
+        for x in ([1.7e308, 1e308, 0], [2.0**1023, 0, 0], [1e-308, 2e-308, 0], [5e-324, -5e-324, 0]):
+            unit = np.ldexp(x, 1000 if max(x) < 1 else -1000)
+            unit /= np.linalg.norm(unit)
+            np.testing.assert_allclose(VonMisesFisher(np.array(x), 3.0).mode(), unit, rtol=1e-14)
+            distribution = VonMisesFisher(np.array([0.0, 0.6, 0.8]), 3.0)
+            np.testing.assert_allclose(distribution.log_prob(np.array(x)), distribution.log_prob(unit), rtol=1e-14)
+
+
 def test_against_openturns():
     """In two dimensions, the density agrees with OpenTURNS (release 1.27), which supports only the circle."""
     openturns = pytest.importorskip("openturns", reason="OpenTURNS is not installed; no extra includes it")
@@ -96,6 +154,11 @@ def test_fit(k, key):
     assert VonMisesFisher.fit(jnp.eye(3)[:1]).concentration == jnp.inf
     assert np.isnan(VonMisesFisher.fit(jnp.zeros((0, 3))).concentration)
     assert np.isnan(VonMisesFisher.fit(x[0, :2], weights=jnp.array([1.0, -1.0])).concentration)
+    for zero in (VonMisesFisher.fit(jnp.zeros(3)), VonMisesFisher.fit(jnp.eye(3, k=1))):
+        assert np.isnan(zero.concentration)
+        assert np.isnan(zero.mean_direction).all()
+    padded = VonMisesFisher.fit(jnp.eye(3, k=1), weights=jnp.array([1.0, 2.0, 0.0]))
+    assert float(padded.concentration) > 0
     slope = jax.grad(lambda x: VonMisesFisher.fit(x).concentration)(x[0, :10])
     assert jnp.isfinite(slope).all()
 

@@ -49,6 +49,10 @@ MANY = 16
 LANES = 8
 # A number above every product of components of finite vectors.
 LARGE = 1e30
+# Vectors are taken for unit vectors if their squared length differs from 1 by less than this.
+UNIT = 1e-3
+# Vectors with a squared length above 2 to the first power, or below its inverse, are scaled by 2 to the second power.
+EXTREME = {"float32": (80, 90), "float64": (600, 700)}
 
 
 class Direction(NamedTuple):
@@ -58,12 +62,48 @@ class Direction(NamedTuple):
     lost: jax.Array
 
 
+def integers_of(x: jax.Array) -> jax.Array:
+    """Return the bits of floats as signed integers."""
+    return lax.bitcast_convert_type(lax.stop_gradient(x), np.dtype(f"int{jnp.finfo(x.dtype).bits}"))
+
+
+def times_power_of_two(x: jax.Array, exponent: jax.Array) -> jax.Array:
+    """Return `x` times 2^`exponent`, also for subnormal `x`, and where the power itself is not a normal float."""
+    kind = jnp.finfo(x.dtype)
+    one = exponent.dtype.type(1)
+
+    def power_of_two(exponent: jax.Array) -> jax.Array:
+        # The smallest powers become 0.
+        biased = jnp.maximum(exponent + one * (1 - kind.minexp), 0)
+        return lax.bitcast_convert_type(biased << (one * kind.nmant), x.dtype)
+
+    def scaled(x: jax.Array, exponent: jax.Array) -> jax.Array:
+        half = exponent >> one
+        return (x * power_of_two(half)) * power_of_two(exponent - half)
+
+    # XLA:CPU treats subnormal numbers as zero in arithmetic, so read them as multiples of the smallest one.
+    bits = integers_of(x)
+    count = bits & (one * jnp.iinfo(exponent.dtype).max)
+    exact = scaled(count.astype(x.dtype), exponent + one * (kind.minexp - kind.nmant))
+    result = scaled(x, exponent)
+    exact = lax.stop_gradient(jnp.where(bits < 0, -exact, exact) - result)
+    return jnp.where((count > 0) & (count < (one << (one * kind.nmant))), result + exact, result)
+
+
 def direction_of(vector: jax.Array) -> Direction:
-    """Return the `Direction` of vectors of any length; NaN for a zero or non-finite vector."""
-    largest = jnp.max(jnp.abs(lax.stop_gradient(vector)), -1, keepdims=True)
-    # Scale by a power of two, which is exact.
-    scale = jnp.ldexp(jnp.ones_like(largest), -jnp.frexp(jnp.where(largest > 0, largest, 1))[1])
-    vector = nan_unless(vector * scale, jnp.isfinite(largest))
+    """Return the `Direction` of vectors of any length; NaN for a zero or non-finite vector.
+
+    Derivatives at subnormal vectors may overflow.
+    """
+    kind = jnp.finfo(vector.dtype)
+    bits = jnp.max(integers_of(jnp.abs(vector)), -1, keepdims=True)  # ordered like the numbers
+    integer = bits.dtype.type
+    # Scale by a power of two, which is exact, so that the largest component is in [1/2, 1).
+    exponent = (bits >> integer(kind.nmant)) + integer(kind.minexp)
+    of_count = (integers_of(bits.astype(vector.dtype)) >> integer(kind.nmant)) + integer(2 * kind.minexp - kind.nmant)
+    exponent = jnp.where(exponent > kind.minexp, exponent, jnp.where(bits > 0, of_count, 0))
+    finite = bits < np.array(np.inf, vector.dtype).view(bits.dtype)
+    vector = nan_unless(times_power_of_two(vector, -exponent), finite)
     inverse = lax.rsqrt(jnp.sum(vector * vector, -1, keepdims=True))
     unit = vector * inverse
     if unit.dtype == jnp.float64:
@@ -81,15 +121,26 @@ def direction_of(vector: jax.Array) -> Direction:
 def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
     """Return 1 - w for the cosine w of the angle between vectors `x` and a `Direction`, with relative accuracy near 0.
 
-    Vectors are along the last axis. Those of `x` may have any length, but lengths near 1 give the smallest errors.
-    `lost` is the rounding error of `x`.
+    Vectors are along the last axis. Those of `x` may have any length except 0, but unit vectors give the smallest
+    errors. If `lost`, the rounding error of `x`, is given, they are unit vectors.
     """
     ndim = max(x.ndim, direction.unit.ndim)
     unit, rest = (aligned(each, ndim) for each in direction)
-    difference = aligned(x, ndim) - unit
-    rest = -rest if lost is None else aligned(lost, ndim) - rest
-    difference = difference + lax.stop_gradient(rest)
-    square = jnp.sum(jnp.square(aligned(x, ndim)), -1)
+    x = aligned(x, ndim)
+    if lost is None:
+        rest = -rest
+        # The formula cancels if the length is far from 1, so divide by the length there.
+        square = jnp.sum(x * x, -1, keepdims=True)
+        near_one = jnp.abs(square - 1) < UNIT
+        high, shift = EXTREME[x.dtype.name]
+        exponent = jnp.where(square > 2.0**high, -shift, jnp.where(square < 2.0**-high, shift, 0))
+        short = times_power_of_two(x, exponent.astype(integers_of(x).dtype))
+        x = jnp.where(near_one, x, short * lax.rsqrt(jnp.sum(short * short, -1, keepdims=True)))
+        square = jnp.where(near_one, square, 1)[..., 0]
+    else:
+        rest = aligned(lost, ndim) - rest
+        square = jnp.sum(x * x, -1)
+    difference = (x - unit) + lax.stop_gradient(rest)
     length = jnp.sqrt(square)
     excess = (square - 1) / (length + 1)
     return jnp.maximum(jnp.sum(difference * difference, -1) - excess * excess, 0) / (2 * length)
