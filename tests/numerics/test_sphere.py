@@ -1,6 +1,9 @@
 """Compare the numerics of the sphere with float64 quadrature and mpmath, in many dimensions and far in the tails."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +12,9 @@ import numpy as np
 import pytest
 
 from jax_von_mises.functions import von_mises_fisher as functions
-from jax_von_mises.numerics.sphere import fits, moments, radial
+from jax_von_mises.numerics.sphere import fits, moments, radial, shipped
 from tests import sphere_reference as reference
+from tools import make_sphere_fits
 
 slow = pytest.mark.slow
 DIMENSIONS = [5, *(pytest.param(d, marks=slow) for d in (3, 4, 6, 8, 10, 16, 20, 32, 64, 100, 256, 1024))]
@@ -179,3 +183,72 @@ def test_fits_state_their_error():
     for n in (3, 4, 9, 10, 40, 1023):
         for near in (True, False):
             assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08
+
+
+@pytest.mark.parametrize("n", [1, 3, pytest.param(9, marks=slow)])
+def test_shipped_fits(n):
+    """The file agrees with new fits, which its coefficients replace."""
+    for name, entry in make_sphere_fits.entries(n).items():
+        assert make_sphere_fits.difference(name, entry) < make_sphere_fits.TOLERANCE
+    assert fits.fits(n, "float32").peak == shipped.find(fits.fits_name(n, "float32"))[0][0]
+
+
+def test_shipped_dimensions():
+    """Up to 16 dimensions, float32 programs and float64 draws use no fit made on this machine."""
+    words, deep = fits.SMALLEST_WORD["float32"], fits.SMALLEST_QUANTILE["float32"]
+    assert deep == fits.SMALLEST["float32"]
+    for n in (3, 15):
+        for near in (True, False):
+            for smallest in (words, deep):
+                assert shipped.find(fits.guess_name(n, smallest, near))
+                for order in (0, 1):
+                    assert shipped.find(fits.surface_name(n, "float32", smallest, near, order))
+            assert shipped.find(fits.guess_name(n, fits.SMALLEST_WORD["float64"], near))
+            assert shipped.find(fits.surface_name(n, "float64", fits.SMALLEST_WORD["float64"], near, 0))
+        assert fits.corrects_closed_base(n, words, False) == fits.computed_guess(n, words, False).closed_base
+    assert shipped.find(fits.fits_name(16, "float32")) is None
+
+
+def test_fits_use_no_lapack(monkeypatch):
+    """The last digits of LAPACK depend on the number of threads, and so would the draws."""
+
+    def refuse(*_, **__):
+        raise AssertionError("numpy.linalg was called")
+
+    for name in ("inv", "solve", "lstsq", "svd", "qr", "cholesky"):
+        monkeypatch.setattr(np.linalg, name, refuse)
+    fits.computed_fits(19, "float32")
+    for near in (True, False):
+        fits.computed_surface(19, "float32", fits.SMALLEST_WORD["float32"], near)
+        fits.computed_guess(19, fits.SMALLEST_WORD["float32"], near)
+
+
+DRAW = """
+import hashlib
+import jax
+import jax_von_mises
+from jax_von_mises.numerics.sphere import fits, shipped
+assert shipped.contents.cache_info().currsize == 0
+for d in (5, 20):
+    x = jax_von_mises.sample_von_mises_fisher(jax.random.key(0), jax.numpy.eye(d)[0], 5.0, (4000,), method="direct")
+    print(hashlib.sha256(x.tobytes()).hexdigest())
+print(hash(fits.computed_guess(19, 2.0**-65, False)))
+"""
+
+
+@slow
+def test_draws_do_not_depend_on_the_threads_of_blas():
+    """Importing the package does not read the file, and the draws are the same with one and two threads."""
+    draws = []
+    for threads in ("1", "2"):
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+        draws.append(
+            subprocess.run([sys.executable, "-c", DRAW], env=environment, capture_output=True, check=True).stdout
+        )
+    assert draws[0] == draws[1]
+
+
+def test_series_of_the_arc_tangent():
+    r = np.sqrt(np.linspace(1e-3, 0.3, 200))
+    series = np.polynomial.polynomial.polyval(r * r, radial.ATANH["float32"])
+    assert np.abs(1 + r * r * series - np.arctanh(r) / r).max() < 2e-8

@@ -1,5 +1,10 @@
 r"""Fit polynomials for the sphere of a given dimension, in NumPy, while a program is traced.
 
+For up to 16 dimensions, the coefficients are those of the file that `shipped` reads (in float64, only those that draws
+and densities need). Otherwise they are computed here without `numpy.linalg` and matrix products, whose last digits
+depend on the BLAS library and on its number of threads. The last digits of the computed coefficients may still differ
+between kinds of CPU, since NumPy's exponential function does.
+
 *Coordinates.* Let w be the cosine of the angle to the mean direction, d the dimension and n = d - 1. Half the log odds,
 :math:`y = \tfrac12 \log((1 + w)/(1 - w))`, has a density proportional to :math:`e^f` on the whole line, with
 :math:`f = \kappa w + (n/2)\log(1 - w^2)`, for every d and :math:`\kappa`. Its mode is at :math:`w = s`,
@@ -23,12 +28,15 @@ All computations here use float64; ``tests/numerics/test_sphere.py`` measures th
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
+
+from jax_von_mises.numerics.sphere import shipped
 
 # Coefficients below this size (in a `Surface`, below this fraction of the first one) are dropped, since the rounding
 # error of results is larger.
@@ -112,6 +120,17 @@ def line(n: int, smallest: float, points: int) -> np.ndarray:
     return np.linspace(-end, end, points)
 
 
+def interpolating_series(values: np.ndarray) -> np.ndarray:
+    """Return the Chebyshev series, along the first axis, of the polynomial with `values` at `chebyshev_points`."""
+    size = len(values)
+    # Reduce the angles before the cosine, so that large multiples of pi are exact.
+    quarter = np.cos(np.pi / (2 * size) * np.arange(4 * size))
+    cosines = quarter[np.arange(size)[:, None] * (2 * np.arange(size) + 1) % (4 * size)]
+    series: np.ndarray = (2 / size) * np.einsum("jp,p...->j...", cosines, values, optimize=False)
+    series[0] *= 0.5
+    return series
+
+
 def truncated(series: np.ndarray, tolerance: float) -> tuple[float, ...]:
     """Return `series` without the trailing coefficients below `tolerance`."""
     kept = np.flatnonzero(np.abs(series) > tolerance)
@@ -120,7 +139,21 @@ def truncated(series: np.ndarray, tolerance: float) -> tuple[float, ...]:
 
 @functools.cache
 def fits(n: int, dtype: str) -> Fits:
-    """Compute the `Fits` for n = d - 1 and a dtype's name, by the trapezoid rule, which converges geometrically."""
+    """Return the `Fits` for n = d - 1 and a dtype's name."""
+    found = shipped.find(fits_name(n, dtype))
+    if found is None:
+        return computed_fits(n, dtype)
+    (peak, log_peak, below), (log_area,) = found
+    return Fits(n, peak, log_peak, below, log_area)
+
+
+def fits_name(n: int, dtype: str) -> str:
+    """Return the name of `fits` in the file."""
+    return f"fits {n} {dtype}"
+
+
+def computed_fits(n: int, dtype: str) -> Fits:
+    """Compute `fits` by the trapezoid rule, which converges geometrically."""
     x = chebyshev_points(128)
     s = np.sqrt((1 + x) / 2)[:, None]
     distance = line(n, 1e-17, 1601)
@@ -134,7 +167,7 @@ def fits(n: int, dtype: str) -> Fits:
     peak = np.sqrt(2 * np.pi / (n * (1 + s * s))) / total
     # Use E[L] = 0, in which nothing cancels; from E[w], the result would be a difference.
     below = (n + 1) * mean_square / (4 * (1 + s * s))
-    series = [chebyshev.chebfit(x, values, 120) for values in (peak, np.log(peak), below)]
+    series = list(interpolating_series(np.stack([peak, np.log(peak), below], 1))[:121].T)
     series[1][0] -= chebyshev.chebval(-1.0, series[1])
     log_area = np.log(2) + (n + 1) / 2 * np.log(np.pi) - math.lgamma((n + 1) / 2)
     peak, log_peak, below = (truncated(each, TOLERANCE[dtype]) for each in series)
@@ -183,19 +216,37 @@ def largest_gamma(shape: float, tail: float) -> float:
 
 @functools.cache
 def surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> Surface:
-    """Fit the `Surface` of J (L + r), or of -dJ/dL (L + r)^2 with `order` 1, for tails down to `smallest`."""
+    """Return the `Surface` of J (L + r), or of -dJ/dL (L + r)^2 with `order` 1, for tails down to `smallest`."""
+    found = shipped.find(surface_name(n, dtype, smallest, near, order))
+    if found is None:
+        return computed_surface(n, dtype, smallest, near, order)
+    rows, (reach,) = found
+    return Surface(rows, near, surface_scale(n), reach)
+
+
+def surface_name(n: int, dtype: str, smallest: float, near: bool, order: int) -> str:
+    """Return the name of a `surface` in the file."""
+    return f"surface {n} {dtype} {smallest.hex()} {'near' if near else 'far'} {order}"
+
+
+def surface_scale(n: int) -> float:
+    """Return the number r of a `Surface`."""
+    return float(3 * np.sqrt(n) + 0.5)
+
+
+def computed_surface(n: int, dtype: str, smallest: float, near: bool, order: int = 0) -> Surface:
+    """Fit a `surface`."""
     # On the far side, at infinite concentration, kappa (1 + w) has a gamma distribution.
     reach = 0.0 if near else float(1.02 * largest_gamma(n / 2, smallest))
     wide = dtype == "float64" or smallest < 1e-20
     shape = (30 if wide else 18, 48 if wide else 24) if near else (96 if dtype == "float64" else 44, 56 if wide else 28)
-    bare = Surface((), near, float(3 * np.sqrt(n) + 0.5), reach)
+    bare = Surface((), near, surface_scale(n), reach)
     a, x = np.meshgrid(*(chebyshev_points(size) for size in shape), indexing="ij")
     w = 0.51 * a + 0.49 if near else a
     low, high = variable_range(bare, n, w)
     slope = bare.scale * (1 / (0.5 * (x + 1) * (high - low) + low) - 1)
     values = hazard_integral(n, w, slope, order) * (slope + bare.scale) ** (1 + order)
-    left, right = (np.linalg.inv(chebyshev.chebvander(chebyshev_points(size), size - 1)) for size in shape)
-    series = left @ values @ right.T
+    series = interpolating_series(interpolating_series(values).T).T
     large = np.abs(series) > TOLERANCE[dtype] * np.abs(series[0, 0])
     rows = np.flatnonzero(large.any(1))[-1] + 1
     # Keep at least three coefficients of each row, so that the compiler finds no product with 0 to simplify.
@@ -218,12 +269,31 @@ def closed_base(n: int, t: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
-    """Fit the `Guess` on one side for tails down to `smallest`.
+    """Return the `Guess` on one side for tails down to `smallest`."""
+    found = shipped.find(guess_name(n, smallest, near))
+    if found is None:
+        return computed_guess(n, smallest, near)
+    table, (largest_level, error) = found
+    return Guess(table, largest_level, corrects_closed_base(n, smallest, near), error)
+
+
+def guess_name(n: int, smallest: float, near: bool) -> str:
+    """Return the name of a `fitted_guess` in the file."""
+    return f"guess {n} {smallest.hex()} {'near' if near else 'far'}"
+
+
+def corrects_closed_base(n: int, smallest: float, near: bool) -> bool:
+    """Return whether a `Guess` corrects `closed_base`."""
+    return not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
+
+
+def computed_guess(n: int, smallest: float, near: bool) -> Guess:
+    """Fit a `fitted_guess`.
 
     With the mode y*, the polynomial approximates (y - y*) sqrt(n (1 + s^2)), or y minus `closed_base` (see
     `CLOSED_BASE_BELOW`). Least squares with Lawson's weights approaches the minimax error of the logarithm of t.
     """
-    base = not near and n < (2 if smallest < DEEP else 1) * CLOSED_BASE_BELOW
+    base = corrects_closed_base(n, smallest, near)
     degrees = (4, 4) if near else (5, 8) if base else (6, 12)
     if smallest < DEEP and not near:
         degrees = (8, 12) if base else (10, 20)
@@ -247,30 +317,55 @@ def fitted_guess(n: int, smallest: float, near: bool) -> Guess:
         target = np.arctanh(signed) + target - closed_base(n, t, s)
     else:
         target, weight = target * width, weight / width
-    levels, places = np.meshgrid(2 * level / largest - 1, x)
-    basis = chebyshev.chebvander2d(levels.ravel(), places.ravel(), degrees)
-    target, weight = target.ravel(), weight.ravel()
-    lawson, best, error = np.ones_like(target), np.zeros(basis.shape[1]), np.inf
+    variables = x, 2 * level / largest - 1
+    lawson, best, error = np.ones_like(target), np.zeros((degrees[0] + 1, degrees[1] + 1)), np.inf
     for _ in range(8):
-        rows = basis * (weight * weight * lawson)[:, None]
-        coefficients = np.linalg.solve(basis.T @ rows, rows.T @ target)
-        missing = np.abs(basis @ coefficients - target) * weight
+        table = least_squares(variables, degrees, target, weight * weight * lawson)
+        missing = np.abs(chebyshev.chebval(variables[1], chebyshev.chebval(x, table.T)) - target) * weight
         if missing.max() < error:
-            error, best = missing.max(), coefficients
+            error, best = missing.max(), table
         lawson = lawson * (missing / missing.max() + 1e-3)
         lawson /= lawson.mean()
-    table = best.reshape(degrees[0] + 1, degrees[1] + 1)
-    by_power = np.stack([all_powers(row) for row in table])
+    by_power = np.stack([all_powers(row) for row in best])
     by_power = np.stack([all_powers(column) for column in by_power.T]).T
     return Guess(tuple(map(tuple, by_power.tolist())), largest, base, float(error))
 
 
-def atanh_terms(largest: float, count: int) -> list[float]:
-    """Return float32 coefficients of (atanh(r) / r - 1) / r^2 in powers of r^2, for r^2 up to `largest`."""
-    x = 0.5 * largest * (1 + chebyshev_points(40))
-    root = np.sqrt(x)
-    series = chebyshev.Chebyshev.fit(x, (np.arctanh(root) / root - 1) / x, count - 1, domain=[0, largest])
-    return series.convert(kind=np.polynomial.Polynomial).coef.tolist()
+def least_squares(
+    variables: tuple[np.ndarray, np.ndarray], degrees: tuple[int, int], target: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Return the weighted least squares fit of a double Chebyshev series to `target` on a grid.
+
+    `target` and `weight` have an axis for each of the `variables`. The result has the second variable's degree first.
+    """
+    # The product of two Chebyshev polynomials is the mean of two, so the normal equations only need moments.
+    across, along = (chebyshev.chebvander(x, 2 * degree) for x, degree in zip(variables, degrees[::-1], strict=True))
+
+    def moments(values: np.ndarray) -> np.ndarray:
+        by_place = np.einsum("qp,pa->qa", values, along, optimize=False)
+        of_grid: np.ndarray = np.einsum("qa,qb->ab", by_place, across, optimize=False)
+        return of_grid
+
+    of_weight = moments(weight)
+    i, j = (np.arange(degree + 1) for degree in degrees)
+    by_level, by_place = ((np.add.outer(x, x), np.abs(np.subtract.outer(x, x))) for x in (i, j))
+    matrix = np.sum(
+        [of_weight[a[:, None, :, None], b[None, :, None, :]] for a, b in itertools.product(by_level, by_place)], 0
+    )
+    right = moments(weight * target)[: len(i), : len(j)]
+    return solve(0.25 * matrix.reshape(right.size, right.size), right.ravel()).reshape(right.shape)
+
+
+def solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve linear equations with a positive definite symmetric `matrix`."""
+    size = len(right)
+    rows = np.concatenate([matrix, right[:, None]], 1)
+    for k in range(size - 1):
+        rows[k + 1 :, k:] -= (rows[k + 1 :, k] / rows[k, k])[:, None] * rows[k, k:]
+    solution = np.zeros(size)
+    for k in range(size - 1, -1, -1):
+        solution[k] = (rows[k, -1] - np.sum(rows[k, k:-1] * solution[k:])) / rows[k, k]
+    return solution
 
 
 def all_powers(series: np.ndarray) -> np.ndarray:
