@@ -252,3 +252,11 @@ def test_series_of_the_arc_tangent():
     r = np.sqrt(np.linspace(1e-3, 0.3, 200))
     series = np.polynomial.polynomial.polyval(r * r, radial.ATANH["float32"])
     assert np.abs(1 + r * r * series - np.arctanh(r) / r).max() < 2e-8
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_simplifier_finds_an_end(d, capfd):
+    """XLA prints no error where a concentration is broadcast in float64."""
+    with jax.enable_x64(True):
+        jax.jit(lambda k: all_moments(jnp.broadcast_to(k, (10,)), d))(jnp.ones(()))
+    assert "simplif" not in capfd.readouterr().err

@@ -59,6 +59,10 @@ ATANH = {
     "float32": (0.33333334, 0.20000017, 0.14284599, 0.11139888, 0.08730634, 0.10090619, -0.01815582, 0.19905652),
     "float64": tuple(1 / j for j in range(3, 61, 2)),
 }
+# Longer series, which only float64 has, in up to five dimensions, are summed in a loop. If `x` is broadcast, XLA's
+# algebraic simplifier moves the broadcast through one term per run, and after 50 runs it prints an error ("likely stuck
+# in a circular simplification loop"). Observed with JAX 0.10.2.
+LONGEST_UNROLLED = 40
 # Largest step in log t.
 LARGEST_STEP = 0.7
 
@@ -162,9 +166,18 @@ def chebyshev_series(series: Sequence[float], x: jax.Array) -> jax.Array:
     """Return the sum of series[j] T_j(x), by Clenshaw's recurrence."""
     if len(series) == 1:
         return jnp.full_like(x, series[0])
+    double = 2 * x
+    if len(series) > LONGEST_UNROLLED:
+
+        def clenshaw(state: tuple[jax.Array, jax.Array], term: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+            return (double * state[0] + (term - state[1]), state[0]), None
+
+        start, terms = jnp.zeros_like(x), jnp.asarray(series[:0:-1], x.dtype)
+        (last, before), _ = lax.scan(clenshaw, (start, start), terms)
+        return x * last + (series[0] - before)
     first: jax.Array | float
     second: jax.Array | float
-    double, first, second = 2 * x, series[-1], 0.0
+    first, second = series[-1], 0.0
     for coefficient in series[-2:0:-1]:
         first, second = double * first + (coefficient - second), first
     return x * first + (series[0] - second)
