@@ -416,7 +416,7 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
 
 
 @pytree("distribution", "skewness")
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class SineSkewed(ByValue):
     r"""A skewed symmetric distribution of angles, with density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
 
@@ -460,15 +460,17 @@ class SineSkewed(ByValue):
 
     distribution: VonMises | CircularDistribution
     skewness: ArrayLike
-    validate_args: dataclasses.InitVar[bool] = False
 
-    def __post_init__(self, validate_args: bool) -> None:
-        if not all(hasattr(self.distribution, name) for name in ("sample", "log_prob", "mean", "batch_shape")):
+    def __init__(
+        self, distribution: VonMises | CircularDistribution, skewness: ArrayLike, validate_args: bool = False
+    ) -> None:
+        object.__setattr__(self, "distribution", distribution)
+        if not all(hasattr(distribution, name) for name in ("sample", "log_prob", "mean", "batch_shape")):
             raise TypeError(
-                f"SineSkewed: distribution={arguments.safe_repr(self.distribution)} must be a distribution of angles, "
+                f"SineSkewed: distribution={arguments.safe_repr(distribution)} must be a distribution of angles, "
                 "such as a VonMises."
             )
-        object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", self.skewness))
+        object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", skewness))
         self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
         if validate_args and not isinstance(self.skewness, jax.core.Tracer):
             bad = np.asarray(self.skewness, np.float64)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.fitting import axes_of, rows, total
+from jax_von_mises.functions.fitting import axes_of, rows, shares, total
 from jax_von_mises.functions.von_mises import KL_NODES, KL_REACH, KL_WEIGHTS
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
@@ -86,7 +86,7 @@ def log_prob(x: ArrayLike, mean_direction: ArrayLike, concentration: ArrayLike) 
     ----------
     x : array
         Unit vectors along the last axis. Only the direction of other vectors is used, with a rounding error as of the
-        components of a unit vector.
+        components of a unit vector. Vectors shorter than 1e-30 (float32) or 1e-291 (float64) give NaN.
     mean_direction : array
         Vectors along the last axis, of any length except 0.
     concentration : float or array
@@ -307,10 +307,7 @@ def _fit(
         size = x.shape[-1]
         share = jnp.full((1,) * (x.ndim - 2) + (size,), 1 / size if size else np.nan, compute)
     else:
-        share = rows(jnp.broadcast_to(jnp.asarray(weights, compute), batch), axes)
-        share = nan_unless(share, share >= 0)
-        share = share / jnp.max(share, -1, keepdims=True, initial=0)
-        share = share / total(share)[..., None]
+        share = shares(rows(jnp.broadcast_to(jnp.asarray(weights, compute), batch), axes))
     share = nan_unless(share, (share == 0) | jnp.any(x != 0, 0))
     share = share.reshape((1, *share.shape))
     mean_vector = total(share * x)

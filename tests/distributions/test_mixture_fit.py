@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from jax_von_mises import CosineBivariateVonMises, Mixture, SineBivariateVonMises, Torus, VonMises
+from jax_von_mises import CosineBivariateVonMises, Mixture, SineBivariateVonMises, Torus, VonMises, VonMisesFisher
 from jax_von_mises.distributions import em
 
 slow = pytest.mark.slow
@@ -145,6 +145,17 @@ def test_scale_of_weights(size, key):
     for actual, expected in zip(jax.tree.leaves(scaled), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
     assert np.isnan(Mixture.fit(x, start, np.inf * weights).logits).all()
+
+
+@pytest.mark.parametrize("kind", [VonMises, VonMisesFisher, SineBivariateVonMises])
+def test_scale_of_weights_of_one_distribution(kind, key):
+    """Only the proportions of weights matter to the fit of one distribution."""
+    x = np.asarray(SINES.components.sample(key, (200,)))[:, 0]
+    x = {VonMises: x[:, 0], VonMisesFisher: np.stack([np.cos(x[:, 0]), np.sin(x[:, 0])], 1)}.get(kind, x)
+    weights = np.where(np.arange(200) % 2, np.float32(1), np.float32(0.5))
+    found, scaled = kind.fit(x, weights), kind.fit(x, np.float32(3e38) * weights)
+    for actual, expected in zip(jax.tree.leaves(scaled), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_empty_component():

@@ -189,10 +189,13 @@ def test_validation():
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
-@pytest.mark.parametrize("cls", [jvm.VonMises, jvm.VonMisesFisher, jvm.SineBivariateVonMises])
+@pytest.mark.parametrize("cls", [jvm.VonMises, jvm.VonMisesFisher, jvm.SineBivariateVonMises, jvm.SineSkewed])
 def test_validate_args_is_no_attribute(cls):
     """It is not stored, so it must not read back as False."""
-    parameters = [0.0, 0.0, 1.0, 1.0, 0.0] if cls is jvm.SineBivariateVonMises else [np.float32([0.0, 1.0]), 1.0]
+    parameters = {
+        jvm.SineBivariateVonMises: [0.0, 0.0, 1.0, 1.0, 0.0],
+        jvm.SineSkewed: [VonMises(0.0, 1.0), 0.5],
+    }.get(cls, [np.float32([0.0, 1.0]), 1.0])
     distribution = cls(*parameters, validate_args=True)
     assert not hasattr(distribution, "validate_args")
     assert not hasattr(jax.tree.map(lambda leaf: leaf, distribution), "validate_args")
