@@ -136,8 +136,8 @@ def _sum_of_squares_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -
 def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
     """Return vectors divided by their length unless it is nearly 1, the resulting squared length, and two factors.
 
-    The product of the factors is the inverse of the divisor. The result is NaN for a vector so short that its components
-    may be subnormal, which XLA:CPU treats as zero.
+    The product of the factors is the inverse of the divisor. The result is NaN for a vector so short that its
+    components may be subnormal, which XLA:CPU treats as zero.
     """
     kind = jnp.finfo(x.dtype)
     square = sum_of_squares(x)
