@@ -73,7 +73,9 @@ class CircularDistribution(ByValue):
     -----
     *Accuracy.* For a draw, and for `cdf` and `icdf`, the smaller of the two probabilities on either side of the angle
     has a relative error of at most `error`, or the angle is within 4 ulp. This holds for tails down to 2^-33 (2^-65 in
-    float64). `error` is an estimate that includes interpolation, quadrature and rounding. With 2048 nodes, it is
+    float64). `error` is an upper bound on interpolation, quadrature and rounding errors, estimated from the density at
+    the nodes. It cannot see a mode narrower than the distance between nodes, or rounding inside of `log_density`. With
+    2048 nodes, it is
 
     ==========================================  ============  ============
     narrowest feature                           float32       float64
@@ -81,7 +83,7 @@ class CircularDistribution(ByValue):
     one mode, of any width down to 1e-3 rad     1e-6          2e-13
     one mode of 3e-4 rad                        4e-6          1e-12
     up to four modes of 0.05 rad or more        2e-6          1e-9
-    a mode of 0.01 rad on a flat background     1e-5          2e-8
+    a mode of 0.01 rad on a flat background     5e-5          2e-8
     ==========================================  ============  ============
 
     A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it; `error` does not
@@ -177,7 +179,10 @@ class CircularDistribution(ByValue):
 
     @property
     def error(self) -> jax.Array:
-        """Estimate of the largest relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`."""
+        """Upper bound on the relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
+
+        It is estimated from the density at the nodes, and cannot see a mode that lies between them.
+        """
         result: jax.Array = of_table(self, "error")
         return result
 

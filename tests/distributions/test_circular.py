@@ -108,6 +108,49 @@ def test_derivatives(key):
     np.testing.assert_allclose(derivatives["own"], derivatives["other"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("wide", [True, False])
+def test_log_density_that_closes_over_traced_values(wide):
+    """Derivatives with respect to such a value are those with respect to a parameter, forwards and backwards."""
+
+    def by_closure(kappa):
+        return CircularDistribution(lambda x: kappa * jnp.cos(x), wide=wide).log_prob(0.3)
+
+    def by_parameter(kappa):
+        return CircularDistribution(von_mises, 0.0, kappa, wide=wide).log_prob(0.3)
+
+    exact = float(np.cos(0.3) - special.i1e(2.0) / special.i0e(2.0))
+    assert float(jax.jit(jax.grad(by_closure))(2.0)) == pytest.approx(exact, abs=1e-6)
+    assert float(jax.grad(by_parameter)(2.0)) == pytest.approx(exact, abs=1e-6)
+    if wide:
+        assert float(jax.jvp(by_closure, (2.0,), (1.0,))[1]) == pytest.approx(exact, abs=1e-6)
+        each = jax.vmap(jax.grad(by_closure))(jnp.array([2.0, 5.0]))
+        assert float(each[0]) == pytest.approx(exact, abs=1e-6)
+
+
+def test_closed_over_values_are_leaves():
+    """A distribution made inside of a transformation, also with a traced integer, can leave it."""
+    made = jax.jit(lambda kappa, n: CircularDistribution(lambda x: kappa * jnp.cos(n * x)))(2.0, 3)
+    assert sorted(float(leaf) for leaf in jax.tree.leaves(made)) == [2.0, 3.0]
+    same = CircularDistribution(lambda x: 2 * jnp.cos(3 * x))
+    assert float(made.log_prob(0.4)) == pytest.approx(float(same.log_prob(0.4)), abs=1e-6)
+    assert CircularDistribution(von_mises, 0.0, 2.0).log_density is von_mises
+
+
+def narrow(x, loc, kappa):
+    return -2 * kappa * jnp.sin(0.5 * (x - loc)) ** 2
+
+
+@pytest.mark.parametrize("kappa", [1e4, 1e6, 1e7])
+def test_mode_at_pi(kappa):
+    """The float nearest pi lies beyond pi, which must not change probabilities near it."""
+    loc = np.float32(np.pi)
+    own, other = CircularDistribution(narrow, loc, np.float32(kappa)), VonMises(loc, np.float32(kappa))
+    assert float(own.log_prob(loc)) == pytest.approx(float(other.log_prob(loc)), abs=1e-6)
+    # The mode lies this far beyond pi, so that more than half of the mass is above -pi.
+    beyond = (float(loc) - np.pi) * np.sqrt(kappa)
+    assert float(own.cdf(0.0)) == pytest.approx(stats.norm.cdf(beyond), rel=2e-6)
+
+
 @slow
 def test_float64_inside_of_float32():
     """A formula that float32 cannot evaluate is computed in float64, unless it does not compile in float64."""

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from jax_von_mises.numerics.circular import panels, quantiles
-from tests.circular_reference import EXAMPLES, Example, Reference, exact_tail, mixture, of_mixture, wrapped_cauchy
+from tests.circular_reference import (
+    EXAMPLES,
+    IMAGES,
+    Example,
+    Reference,
+    exact_tail,
+    mixture,
+    of_mixture,
+    wrapped_cauchy,
+)
 
 slow = pytest.mark.slow
 # Mixtures share one program.
@@ -80,10 +89,13 @@ def test_reference(x):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_least_the_true_one(name):
-    """The estimate is between the true error and the larger of `bound` and 20 times the true error."""
+    """The estimate is between the true error and the larger of `bound` and 50 times the true error.
+
+    It allows for jumps between nodes, so it is this much too large where a narrow smooth mode is resolved.
+    """
     example = EXAMPLES[name]
     error, worst, off, hard = compare(example)
-    assert worst <= error <= max(20 * worst, example.bound)
+    assert worst <= error <= max(50 * worst, example.bound)
     assert worst < example.bound
     assert off < 2e-6
     # Draws from densities with one mode avoid the cost of gaps.
@@ -96,7 +108,7 @@ def test_error_is_at_least_the_true_one(name):
 def test_log_densities_in_float32(name):
     """Rounding of the log density is part of the estimate, except for formulas that cancel internally."""
     error, worst, _, _ = compare(EXAMPLES[name], wide=False)
-    assert worst <= error < 1e-3
+    assert worst <= error < 2e-3
 
 
 @slow
@@ -123,6 +135,57 @@ def test_jumps_are_reported():
     example = Example(lambda x, level, m=jnp: m.where(m.abs(x) < 1, level, 0 * x), (np.log(3.0),), (-1.0, 1.0))
     error, worst, _, _ = compare(example)
     assert worst <= error < 0.1
+
+
+def random_density(rng):
+    """Return one to four von Mises modes, in a third of the cases with a jump, and points near the modes or zeros."""
+    smooth, count = rng.random() < 0.7, int(rng.integers(1, 5))
+    centres = rng.uniform(-np.pi, np.pi, count)
+    concentrations = 10 ** rng.uniform(-1, 3.7 if rng.random() < 0.8 else 6, count)
+    weights = 10 ** rng.uniform(-4 if rng.random() < 0.5 else -1, 0, count)
+    step, size = (0.0, 0.0) if smooth else (rng.uniform(-8, 8), rng.uniform(0.01, 0.9))
+    modes = [np.float32(np.append(x, [x[-1]] * (4 - count))) for x in (weights, concentrations, centres)]
+    parameters = tuple(np.asarray(x, float) for x in (*modes, np.float32(step), np.float32(size)))
+    half = 2 * np.arcsin(parameters[4])
+    jumps = [] if smooth else [parameters[2][0] + sign * half + turn for sign in (-1, 1) for turn in IMAGES[2:5]]
+    points = [centre + turn for centre in parameters[2] for turn in IMAGES[2:5]]
+    example = Example(with_jump, parameters, (*points, *jumps))
+    return example, np.float32(parameters[2] if rng.random() < 0.6 else np.zeros(4))
+
+
+def with_jump(x, weights, concentrations, centres, step, size, m=jnp):
+    """Return the log density of a mixture, raised by `step` on an arc about the first centre."""
+    level = mixture(x, weights, concentrations, centres, m)
+    return m.where(m.abs(m.sin(0.5 * (x - centres[0]))) < size, level + step, level)
+
+
+@jax.jit
+def nodes_of_panels(parameters, points):
+    return panels.adapt(with_jump, 256, FLOAT32, True, points, parameters).angles
+
+
+def is_missed(example, points):
+    """Return whether the nodes around a mode are more than two of its standard deviations apart."""
+    parameters = tuple(np.float32(x) for x in example.parameters)
+    nodes = np.sort(np.asarray(nodes_of_panels(parameters, points), float).reshape(-1))
+    nodes = np.concatenate([nodes - 2 * np.pi, nodes, nodes + 2 * np.pi])
+    at = np.searchsorted(nodes, example.parameters[2])
+    gaps = np.max([nodes[at + j + 1] - nodes[at + j] for j in (-2, -1, 0)], 0)
+    return np.max(gaps * np.sqrt(example.parameters[1])) > 2
+
+
+@pytest.mark.parametrize(("seed", "number"), [(0, 10), *(pytest.param(seed, 250, marks=slow) for seed in range(1, 9))])
+def test_error_of_random_densities(seed, number):
+    """The estimate is an upper bound of the true error for densities without a missed mode."""
+    rng, missed = np.random.default_rng(20261125 + seed), 0
+    for i in range(number):
+        example, points = random_density(rng)
+        if is_missed(example, points):
+            missed += 1
+            continue
+        error, worst, _, _ = compare(example, points=points)
+        assert worst <= error, f"density {i} of seed {seed}: {worst:.2e} > {error:.2e}: {example.parameters}"
+    assert missed <= 1 + number // 50
 
 
 def test_invalid_densities_give_nan():

@@ -31,11 +31,15 @@ HARD = 24
 SUB_OCTAVES = {"float32": 16, "float64": 36}
 SUB_BITS = {"float32": 2, "float64": 3}
 # Cells in which the tail has a larger relative error are hard.
-GOOD = {"float32": 5e-7, "float64": 2e-13}
-# Places in a cell at which to check its polynomial against the tail probability.
+GOOD = {"float32": 1e-6, "float64": 2e-13}
+# Places in a cell of each level at which to check its polynomial against the tail probability.
 CHECKED = {"float32": (0.12, 0.5), "float64": (0.02, 0.5)}
-# Factor by which the error may be larger between these places.
-BETWEEN = 2.0
+CHECKED_SECOND = {"float32": (0.12, 0.38, 0.62, 0.88), "float64": (0.02, 0.27, 0.5, 0.73)}
+# Factors by which the error may be larger between these places.
+BETWEEN, BETWEEN_SECOND = 1.5, 3.0
+# Deviations of an angle up to this number of float spacings are no error: between the places, where interpolation and
+# rounding may add two more, they are within four spacings.
+SPACINGS = 2
 # If slopes between nodes differ by more than this factor, a line replaces the polynomial, which would overshoot.
 STEEP = 6.0
 # The second level stores numbers between its loops, for this many angles at a time. A CPU sets this memory aside even
@@ -160,16 +164,18 @@ def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> ja
     return piecewise.cell_polynomials(cells, nodes)
 
 
-def checks(cells: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def checks(cells: int, at: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and places at which to check the polynomials, for a number of `cells` in order."""
-    places = np.array(CHECKED[dtype.name])
+    places = np.array(at)
     return np.repeat(np.arange(cells), places.size), np.tile(places, cells)
 
 
 def tail_error(fixed: Panels, angle: jax.Array, t: jax.Array, from_end: jax.Array) -> jax.Array:
-    """Return the relative error of the tail `t` of each `angle`, apart from the effect of four float spacings."""
-    eps = float(np.finfo(angle.dtype).eps)
-    spacing = 4 * eps * jnp.abs(angle)
+    """Return the relative error of the tail `t` of each `angle`, apart from the effect of `SPACINGS`."""
+    info = np.finfo(angle.dtype)
+    unsigned = np.uint64 if angle.dtype == jnp.float64 else np.uint32
+    exponent = lax.bitcast_convert_type(jnp.abs(angle), unsigned) & ~unsigned((1 << info.nmant) - 1)
+    spacing = (SPACINGS * float(info.eps)) * lax.bitcast_convert_type(exponent, angle.dtype)
     ends = jnp.stack([angle - spacing, angle + spacing])
     tails = panels.tail(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
     return jnp.maximum(jnp.maximum(jnp.min(tails, 0) - t, t - jnp.max(tails, 0)), 0) / t
@@ -204,7 +210,7 @@ def of_panels(divided: Panels) -> Table:
 
     start = np.tile(grid[:, 0], 2)
     extent = np.tile(grid[:, -1] - grid[:, 0], 2)
-    rows, places = checks(2 * cells, dtype)
+    rows, places = checks(2 * cells, CHECKED[dtype.name])
     angle = piecewise.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
     error = tail_error(
         fixed, angle, jnp.asarray(start[rows] + places * extent[rows], dtype), jnp.asarray(rows >= cells)
@@ -222,8 +228,9 @@ def of_panels(divided: Panels) -> Table:
         return tuple(jnp.zeros(x.shape, x.dtype) for x in results)
 
     point, further, remaining = lax.cond(jnp.any(needed), refine, none, divided, *hard_cells)
-    interpolation = jnp.maximum(worst[HARD], jnp.max(jnp.where(needed, remaining, worst[:HARD])))
-    return Table(Cells(coefficients, hard, point, further), divided, divided.error + BETWEEN * interpolation)
+    left = jnp.where(needed, BETWEEN_SECOND * remaining, BETWEEN * worst[:HARD])
+    interpolation = jnp.maximum(BETWEEN * worst[HARD], jnp.max(left))
+    return Table(Cells(coefficients, hard, point, further), divided, divided.error + interpolation)
 
 
 def second_level(
@@ -249,8 +256,8 @@ def second_level(
     mass = jnp.maximum(t, 0) * divided.total
     x, _ = panels.quantile(divided, mass.reshape(-1), sides.reshape(-1))
     further = polynomials(x.reshape(2 * HARD, -1), nodes, steps=True)
-    rows, places = checks(HARD * 2 * len(grid), dtype)
-    t, inside = at(octave_places(np.array(CHECKED[dtype.name]), octaves, bits).reshape(-1))
+    rows, places = checks(HARD * 2 * len(grid), CHECKED_SECOND[dtype.name])
+    t, inside = at(octave_places(np.array(CHECKED_SECOND[dtype.name]), octaves, bits).reshape(-1))
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     angle = piecewise.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
     error = tail_error(fixed, angle, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
