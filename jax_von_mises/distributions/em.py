@@ -48,7 +48,7 @@ def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.
     parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
     parameters.
     """
-    joint = mixture.joint_log_prob(samples)
+    joint = mixture._joint(samples)
     log_prob = special.logsumexp(joint, axis=1)
     weights = share[:, None] * posterior(joint)
     value = jnp.sum(share * jnp.where(share > 0, log_prob, 0))

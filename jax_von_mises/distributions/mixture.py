@@ -177,14 +177,14 @@ class Mixture(ByValue):
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
-    def joint_log_prob(self, value: ArrayLike) -> jax.Array:
+    def _joint(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of each term w_j p_j of the density at `value`, along a new last axis."""
         return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
         if self._shape()[-1] > UNROLLED:
-            return special.logsumexp(self.joint_log_prob(value), axis=-1)
+            return special.logsumexp(self._joint(value), axis=-1)
         value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
         logs: jax.Array = log_prob_by_component(self.broadcast(), value)
         return logs
@@ -211,7 +211,7 @@ class Mixture(ByValue):
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
         """Return the probability of each component given `value`, along a new last axis."""
-        return em.posterior(self.joint_log_prob(value))
+        return em.posterior(self._joint(value))
 
     def sample(
         self,

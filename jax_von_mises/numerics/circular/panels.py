@@ -35,6 +35,9 @@ SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
 # Fraction of the panels that are spread evenly, so that a later pass can find a feature that the first one missed.
 FLOOR = 0.2
 POWER = 1 / 9
+# Largest variation that counts in one panel. Without this limit, the steep slopes far from a narrow mode, which have no
+# mass, would attract most panels.
+MOST_VARIATION = 100
 # Error of an integral over part of a panel, relative to the larger of the panel's last two Legendre coefficients times
 # its width. It is largest for a jump between two nodes.
 QUADRATURE = 0.27
@@ -178,7 +181,7 @@ def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Arra
     share = mass / jnp.maximum(jnp.minimum(sums[0], sums[1, ::-1]), smallest * sums[0, -1])
     start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
     variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
-    wanted = (jnp.minimum(variation, 1e4) + share) * share**POWER
+    wanted = (jnp.minimum(variation, MOST_VARIATION) + share) * share**POWER
     # Give each panel at least half of its larger neighbour's demand, to find a feature that one of the two missed.
     padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
     wanted = jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))

@@ -243,25 +243,31 @@ def second_level(
     point = (step_in(fixed, from_end, low, low + extent) - low) / extent
     point = jnp.minimum(jnp.maximum(point, 0), 1)[:, None, None]
 
-    def at(grid: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """Return the tail probabilities (HARD, 2, n) on both sides, and whether they lie in the cell."""
+    def places_of(grid: np.ndarray) -> jax.Array:
+        """Return the places in the hard cell (HARD, 2, n) on both sides of its point; some are outside of [0, 1]."""
         distance = jnp.asarray((grid - 2.0**-octaves) / (1 - 2.0 ** (1 - octaves)), dtype)[None, None]
         sign = jnp.asarray(np.array([-1.0, 1.0])[None, :, None], dtype)
-        place = point + sign * distance
-        return low[:, None, None] + extent[:, None, None] * place, (place >= 0) & (place <= 1)
+        return point + sign * distance
+
+    def tails_of(places: jax.Array) -> jax.Array:
+        return low[:, None, None] + extent[:, None, None] * places
 
     grid = octave_places(nodes, octaves, bits)
-    t, _ = at(shared(grid, 1.0))
+    t = tails_of(places_of(shared(grid, 1.0)))
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     mass = jnp.maximum(t, 0) * divided.total
     x, _ = panels.quantile(divided, mass.reshape(-1), sides.reshape(-1))
     further = polynomials(x.reshape(2 * HARD, -1), nodes, steps=True)
     rows, places = checks(HARD * 2 * len(grid), CHECKED_SECOND[dtype.name])
-    t, inside = at(octave_places(np.array(CHECKED_SECOND[dtype.name]), octaves, bits).reshape(-1))
+    t = tails_of(places_of(octave_places(np.array(CHECKED_SECOND[dtype.name]), octaves, bits).reshape(-1)))
+    # Check the whole of a cell of the second level of which only a part is in the hard cell.
+    ends = jnp.stack([places_of(grid[:, 0]), places_of(grid[:, -1])])
+    used = (jnp.max(ends, 0) >= 0) & (jnp.min(ends, 0) <= 1)
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     angle = piecewise.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
     error = tail_error(fixed, angle, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
-    return point[:, 0, 0], further, jnp.max(jnp.where(inside, error.reshape(t.shape), 0), (1, 2))
+    error = jnp.max(error.reshape(*used.shape, -1), -1)
+    return point[:, 0, 0], further, jnp.max(jnp.where(used, error, 0), (1, 2))
 
 
 def step_in(fixed: Panels, from_end: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
