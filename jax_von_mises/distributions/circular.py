@@ -80,10 +80,9 @@ class CircularDistribution(ByValue):
     ==========================================  ============  ============
     narrowest feature                           float32       float64
     ==========================================  ============  ============
-    one mode, of any width down to 1e-3 rad     1e-6          2e-13
-    one mode of 3e-4 rad                        4e-6          1e-12
-    up to four modes of 0.05 rad or more        2e-6          1e-9
-    a mode of 0.01 rad on a flat background     5e-5          2e-8
+    one mode, of any width down to 3e-4 rad     2e-6          1e-11
+    up to four modes of 0.05 rad or more        4e-6          2e-9
+    a mode of 0.01 rad on a flat background     1e-4          1e-5
     ==========================================  ============  ============
 
     A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it; `error` does not
