@@ -81,7 +81,7 @@ class CircularDistribution(ByValue):
     narrowest feature                           float32       float64
     ==========================================  ============  ============
     one mode, of any width down to 3e-4 rad     2e-6          1e-11
-    up to four modes of 0.05 rad or more        4e-6          2e-9
+    up to four modes of 0.05 rad or more        5e-6          2e-9
     a mode of 0.01 rad on a flat background     1e-4          1e-5
     ==========================================  ============  ============
 

@@ -11,10 +11,13 @@ from scipy import stats
 
 from jax_von_mises import CircularDistribution, Mixture, SineSkewed, VonMises
 from jax_von_mises.distributions import circular
+from jax_von_mises.numerics.circular import panels
 from jax_von_mises.sampling import counter
 from tests.goodness_of_fit import P_VALUE
 
 slow = pytest.mark.slow
+# Largest error of an angle near the median of a uniform distribution from rounding of its tail probability.
+LARGEST_SHIFT = {name: np.pi * rounding for name, rounding in panels.ROUNDING.items()}
 
 
 def von_mises(x, loc, kappa):
@@ -45,7 +48,9 @@ def test_samples_have_that_layout():
     key = jax.random.key(2026)
     t, from_end = map(np.asarray, circular.tail_and_end(*counter.words(key, (1000,), 1)))
     x = CircularDistribution(uniform).sample(key, (1000,))
-    np.testing.assert_allclose(x, np.pi * np.where(from_end, 1 - 2 * t, 2 * t - 1), rtol=1e-6, atol=4e-7)
+    np.testing.assert_allclose(
+        x, np.pi * np.where(from_end, 1 - 2 * t, 2 * t - 1), rtol=1e-6, atol=LARGEST_SHIFT["float32"]
+    )
 
 
 @slow
@@ -55,7 +60,9 @@ def test_layout_in_float64():
         x = np.asarray(CircularDistribution(uniform).sample(key, (100,)))
     high, low = (np.asarray(words).astype(np.float64) for words in counter.words(key, (100,), 2))
     t = (np.floor(high / 2) * 2.0**32 + low + 0.5) * 2.0**-64
-    np.testing.assert_allclose(x, np.pi * np.where(high % 2 == 1, 2 * t - 1, 1 - 2 * t), rtol=1e-13)
+    np.testing.assert_allclose(
+        x, np.pi * np.where(high % 2 == 1, 2 * t - 1, 1 - 2 * t), rtol=1e-13, atol=LARGEST_SHIFT["float64"]
+    )
 
 
 @slow
@@ -75,7 +82,8 @@ def test_von_mises(key, kappa):
     own, other = CircularDistribution(von_mises, 0.0, kappa), VonMises(0.0, kappa)
     # On other turns the rounding of the angle matters for narrow distributions.
     x, q = jnp.linspace(-9, 9, 200) if kappa < 10 else jnp.linspace(-3.1, 3.1, 200), jnp.linspace(0, 1, 101)
-    np.testing.assert_allclose(own.sample(key, 5000), other.sample(key, 5000), rtol=1e-5, atol=3e-7)
+    shift = LARGEST_SHIFT["float32"] / (2 * np.pi * float(other.prob(0.0)))
+    np.testing.assert_allclose(own.sample(key, 5000), other.sample(key, 5000), rtol=1e-5, atol=shift + 3e-7)
     np.testing.assert_allclose(own.log_prob(x), other.log_prob(x), rtol=1e-6, atol=2e-6)
     np.testing.assert_allclose(own.prob(x), other.prob(x), rtol=1e-4, atol=1e-30)
     np.testing.assert_allclose(own.cdf(x), other.cdf(x), rtol=4e-6, atol=3e-7)
@@ -148,7 +156,7 @@ def test_documented_errors(dtype):
     one = [([x] * 4, [width] * 4, [1.0] * 4) for x in rng.uniform(-np.pi, np.pi, 8) for width in (1.0, 0.1, 1e-3, 3e-4)]
     several = [(rng.uniform(-np.pi, np.pi, 4), rng.uniform(0.05, 0.5, 4), rng.uniform(0.1, 1, 4)) for _ in range(30)]
     spikes = [([x] * 4, [0.01, 1e3, 1e3, 1e3], [1.0, 0.01, 0.01, 0.01]) for x in rng.uniform(-np.pi, np.pi, 8)]
-    documented = {"float32": (2e-6, 4e-6, 1e-4), "float64": (1e-11, 2e-9, 1e-5)}[dtype]
+    documented = {"float32": (2e-6, 5e-6, 1e-4), "float64": (1e-11, 2e-9, 1e-5)}[dtype]
     with jax.enable_x64(dtype == "float64"):
         for cases, bound in zip((one, several, spikes), documented, strict=True):
             errors = [CircularDistribution(modes, *(np.asarray(x, dtype) for x in case)).error for case in cases]
