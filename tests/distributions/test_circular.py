@@ -129,6 +129,12 @@ def test_log_density_that_closes_over_traced_values(wide):
     exact = float(np.cos(0.3) - special.i1e(2.0) / special.i0e(2.0))
     assert float(jax.jit(jax.grad(by_closure))(2.0)) == pytest.approx(exact, abs=1e-6)
     assert float(jax.grad(by_parameter)(2.0)) == pytest.approx(exact, abs=1e-6)
+
+    def by_complex(parts):
+        c = jax.lax.complex(*parts)
+        return CircularDistribution(lambda x: jnp.real(c * jnp.exp(jax.lax.complex(0 * x, -x))), wide=wide).log_prob(0.3)
+
+    assert float(jax.grad(by_complex)(jnp.array([2.0, 0.0]))[0]) == pytest.approx(exact, abs=1e-6)
     if wide:
         assert float(jax.jvp(by_closure, (2.0,), (1.0,))[1]) == pytest.approx(exact, abs=1e-6)
         each = jax.vmap(jax.grad(by_closure))(jnp.array([2.0, 5.0]))

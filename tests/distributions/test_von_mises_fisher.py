@@ -81,6 +81,20 @@ def test_derivatives_at_any_length(length):
         np.testing.assert_allclose(length * found, unit, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [1e-14, 1.0, 1e14])
+def test_second_derivatives(length):
+    """Second derivatives with respect to the value, and those of the divergence at equal directions, are exact."""
+    u, x = jnp.eye(3)[2], jnp.array([0.6, 0.0, 0.8])
+    # -H / 5 of 5 u.x / |x| is (u x' + x u' + w (1 - 3 x x')) / |x|^2.
+    exact = -5 * (np.outer(u, x) + np.outer(x, u) + 0.8 * (np.eye(3) - 3 * np.outer(x, x)))
+    for hessian in (jax.hessian, lambda f: jax.jit(jax.hessian(f)), lambda f: jax.jacrev(jax.jacrev(f))):
+        found = hessian(lambda x: VonMisesFisher(u, 5.0).log_prob(x))(length * x)
+        np.testing.assert_allclose(found * length * length, exact, atol=2e-5)
+    of_divergence = jax.hessian(lambda m: VonMisesFisher(u, 5.0).kl_divergence(VonMisesFisher(m, 5.0)))(u)
+    information = 5.0 * float(VonMisesFisher(u, 5.0).mean_resultant_length())
+    np.testing.assert_allclose(of_divergence, np.diag([information, information, 0]), atol=1e-4)
+
+
 EXTREME = [(3e38, -1e38, 1e-40), (1e-38, 2e-38, 0)]
 MORE_EXTREME = [(2.0**127, 0, 0), (0, -1e-40, 1e-40), (1e-45, 0, 0)]
 

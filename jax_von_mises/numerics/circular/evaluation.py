@@ -39,11 +39,19 @@ class Hoisted:
         """Return the log density at one angle."""
         jaxpr, constants, numbers = self.programs[np.dtype(angle.dtype)]
         values = [
-            each if j is None else lax.convert_element_type(parameters[self.count + j], each.dtype)
+            each if j is None else self.value(parameters[self.count + j : self.count + j + 2], each.dtype)
             for each, j in zip(constants, numbers, strict=True)
         ]
         result: jax.Array = jax.core.eval_jaxpr(jaxpr, values, angle, *parameters[: self.count])[0]
         return result
+
+    @staticmethod
+    def value(parts: Sequence[jax.Array], dtype: np.dtype) -> jax.Array:
+        """Return a value of `dtype` from its real part, and the imaginary part of a complex one."""
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            real = jnp.finfo(dtype).dtype
+            return lax.complex(*(lax.convert_element_type(part, real) for part in parts))
+        return lax.convert_element_type(parts[0], dtype)
 
 
 def hoist(
@@ -83,14 +91,18 @@ def hoist(
         # Without a program for float64, `computable_in_float64` is false.
         with contextlib.suppress(Exception):
             traced[FLOAT64] = trace(FLOAT64)
+    known: list[jax.Array] = []
+    starts: list[int] = []
     values: list[jax.Array] = []
     programs = {}
     for name, program in traced.items():
         numbers: list[int | None] = []
         for value in program.consts:
-            if is_traced(value) and not any(value is other for other in values):
-                values.append(value)
-            numbers.append(next((j for j, other in enumerate(values) if value is other), None))
+            if is_traced(value) and not any(value is other for other in known):
+                known.append(value)
+                starts.append(len(values))
+                values += [value.real, value.imag] if jnp.iscomplexobj(value) else [value]
+            numbers.append(next((j for j, other in zip(starts, known, strict=True) if value is other), None))
         constants = [
             value if j is None else jax.ShapeDtypeStruct(value.shape, value.dtype)
             for value, j in zip(program.consts, numbers, strict=True)

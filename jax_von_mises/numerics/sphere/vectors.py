@@ -133,10 +133,27 @@ def _sum_of_squares_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -
     return sum_of_squares(*primals), 2 * jnp.sum(primals[0] * tangents[0], -1)
 
 
-def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
-    """Return vectors divided by their length unless it is nearly 1, the resulting squared length, and two factors.
+class Unit(NamedTuple):
+    """Vectors divided by their length, unless it is nearly 1."""
 
-    The product of the factors is the inverse of the divisor. The result is NaN for a vector so short that its
+    y: jax.Array
+    square: jax.Array
+    """Squared length of `y`."""
+    scale: jax.Array
+    """A power of two, without derivatives."""
+    inverse: jax.Array
+    """The inverse of the divisor is `scale` times `inverse`."""
+
+    def times(self, x: jax.Array) -> jax.Array:
+        """Return vectors over the divisor, without overflow or underflow of the divisor."""
+        return (x * self.scale[..., None]) * self.inverse[..., None]
+
+
+@jax.custom_jvp
+def unit_of(x: jax.Array) -> Unit:
+    """Return the `Unit` of vectors.
+
+    The result is NaN for a vector so short that its
     components may be subnormal, which XLA:CPU treats as zero.
     """
     kind = jnp.finfo(x.dtype)
@@ -148,7 +165,20 @@ def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Ar
     scaled = nan_unless(scaled, ~short | (scaled >= 2.0 ** (2 * (kind.minexp + kind.nmant + shift))))
     scale = jnp.where(long, 2.0**-shift, jnp.where(short, 2.0**shift, 1)).astype(x.dtype)
     inverse = jnp.where(near_one, 1, lax.rsqrt(scaled))
-    return (x * scale[..., None]) * inverse[..., None], jnp.where(near_one, square, 1), (scale, inverse)
+    found = Unit(x, jnp.where(near_one, square, 1), scale, inverse)
+    return found._replace(y=found.times(x))
+
+
+@unit_of.defjvp
+def _unit_of_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[Unit, Unit]:
+    # Differentiating the scaled sums of squares would overflow.
+    unit = unit_of(*primals)
+    moved = unit.times(tangents[0])
+    along = jnp.sum(unit.y * moved, -1)
+    near_one = unit.inverse == 1
+    y = jnp.where(near_one[..., None], moved, moved - unit.y * along[..., None])
+    square = jnp.where(near_one, 2 * along, 0)
+    return unit, Unit(y, square, jnp.zeros_like(unit.scale), jnp.where(near_one, 0, -unit.inverse * along))
 
 
 def versine(x: jax.Array, direction: Direction, lost: jax.Array | None = None) -> jax.Array:
@@ -169,14 +199,16 @@ def from_difference(difference: jax.Array, square: jax.Array) -> tuple[jax.Array
     """Return 1 - w, the length l of the vectors x, and l - 1, from x minus the direction and the square of l."""
     length = jnp.sqrt(square)
     excess = (square - 1) / (length + 1)
-    return jnp.maximum(sum_of_squares(difference) - excess * excess, 0) / (2 * length), length, excess
+    versine = sum_of_squares(difference) - excess * excess
+    # Unlike a maximum, this keeps the derivatives at equal directions.
+    return jnp.where(versine < 0, 0, versine) / (2 * length), length, excess
 
 
 @jax.custom_jvp
 def versine_of(x: jax.Array, unit: jax.Array, rest: jax.Array) -> jax.Array:
     """Compute `versine` from the arrays of a `Direction`; `rest` has no derivative."""
-    y, square, _ = unit_of(x)
-    return from_difference((y - unit) - rest, square)[0]
+    found = unit_of(x)
+    return from_difference((found.y - unit) - rest, found.square)[0]
 
 
 @versine_of.defjvp
@@ -184,15 +216,12 @@ def _versine_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, .
     # For y of length l in place of x, the derivative with respect to y is -(u - w y / l) / l, written below without the
     # cancellation between u and y. Changes of the direction u are orthogonal to it.
     x, unit, rest = primals
-    y, square, factors = unit_of(x)
-    difference = (y - unit) - rest
+    found = unit_of(x)
+    difference = (found.y - unit) - rest
     result = versine_of(*primals)
-    _, length, excess = from_difference(difference, square)
-    slope = difference - y * ((excess + result) / length)[..., None]
-    moved = tangents[0]
-    for factor in factors:
-        moved = moved * factor[..., None]
-    return result, jnp.sum(slope * moved - difference * tangents[1], -1) / length
+    _, length, excess = from_difference(difference, found.square)
+    slope = difference - found.y * ((excess + result) / length)[..., None]
+    return result, jnp.sum(slope * found.times(tangents[0]) - difference * tangents[1], -1) / length
 
 
 def normal(t: jax.Array, half_minus_t: jax.Array, negative: jax.Array) -> jax.Array:
