@@ -279,7 +279,8 @@ class Mixture(ByValue):
             `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number` components of
             that class from several random starts, or a mixture to start from.
         weights : array, optional
-            Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles.
+            Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles. Weights
+            below the smallest normal float (1e-38 in float32) count as 0.
         axis : int or tuple of ints, optional
             Axes of `samples`, not counting that of a point's angles, to estimate over; all by default. The other axes
             index separate data sets, and become the batch of the result.

@@ -48,7 +48,8 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
         Angles in radians, of any float dtype; bfloat16 and float16 are computed in float32. Convert degrees with
         ``jnp.deg2rad``: they cannot be detected, and would give a wrong estimate.
     weights : array, optional
-        Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`.
+        Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`. Weights
+        below the smallest normal float (1e-38 in float32) count as 0.
     axis : int or tuple of ints, optional
         Axes to estimate over; all by default. The other axes index separate data sets.
 

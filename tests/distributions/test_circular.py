@@ -132,7 +132,8 @@ def test_log_density_that_closes_over_traced_values(wide):
 
     def by_complex(parts):
         c = jax.lax.complex(*parts)
-        return CircularDistribution(lambda x: jnp.real(c * jnp.exp(jax.lax.complex(0 * x, -x))), wide=wide).log_prob(0.3)
+        density = CircularDistribution(lambda x: jnp.real(c * jnp.exp(jax.lax.complex(0 * x, -x))), wide=wide)
+        return density.log_prob(0.3)
 
     assert float(jax.grad(by_complex)(jnp.array([2.0, 0.0]))[0]) == pytest.approx(exact, abs=1e-6)
     if wide:
