@@ -142,6 +142,26 @@ def test_log_density_that_closes_over_traced_values(wide):
         assert float(each[0]) == pytest.approx(exact, abs=1e-6)
 
 
+def test_products_of_matrices():
+    """A log density with a product of matrices can be mapped, and differentiated forwards and twice."""
+
+    def log_prob(weights, x=0.3):
+        harmonics = jnp.arange(1, 3, dtype=weights.dtype)
+        return CircularDistribution(lambda x, w: w @ jnp.cos(harmonics.astype(x.dtype) * x), weights).log_prob(x)
+
+    w = np.array([1.0, 0.5], np.float32)
+    each = jax.vmap(jax.vmap(log_prob))(jnp.array([[w, 2 * w]]))
+    np.testing.assert_allclose(each, [[log_prob(w), log_prob(2 * w)]], rtol=1e-6)
+    x = np.linspace(-np.pi, np.pi, 2000, endpoint=False)
+    features = np.stack([np.cos(x), np.cos(2 * x)])
+    p = np.exp(w @ features)
+    p /= p.sum()
+    slope = np.cos([0.3, 0.6]) - features @ p
+    curvature = np.outer(features @ p, features @ p) - (features * p) @ features.T
+    np.testing.assert_allclose(jax.jacfwd(log_prob)(w), slope, atol=1e-5)
+    np.testing.assert_allclose(jax.hessian(log_prob)(w), curvature, atol=1e-5)
+
+
 def test_closed_over_values_are_leaves():
     """A distribution made inside of a transformation, also with a traced integer, can leave it."""
     made = jax.jit(lambda kappa, n: CircularDistribution(lambda x: kappa * jnp.cos(n * x)))(2.0, 3)

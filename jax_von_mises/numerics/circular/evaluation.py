@@ -153,6 +153,27 @@ def at_angles(
     return jax.vmap(of_dtype)(angles)
 
 
+def _mapped_in_scope(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `compute` with float64 available, also under `jax.vmap`.
+
+    JAX maps a traced function long after it has traced it, when float64 is off again, and fails for products of
+    matrices. The function is therefore traced again for each `jax.vmap`.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def in_scope(*args: Any) -> Any:
+        with scope(True):
+            return compute(*args)
+
+    @in_scope.def_vmap
+    def _(size: int, batched: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, tuple(batched))
+        results = _mapped_in_scope(jax.vmap(compute, axes, axis_size=size))(*args)
+        return results, jax.tree.map(lambda _: True, results)
+
+    return in_scope
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def in_float64(
     function: Callable[..., tuple[jax.Array, ...]],
@@ -161,9 +182,13 @@ def in_float64(
     parameters: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, ...]:
     """Evaluate `at_angles` at ``base + step`` in float64, for float32 arguments."""
-    with scope(True):
+
+    def compute(base: jax.Array, step: jax.Array, parameters: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         start, away = (lax.convert_element_type(x, FLOAT64) for x in (base, step))
         return at_angles(function, start + away, converted(parameters, FLOAT64))
+
+    results: tuple[jax.Array, ...] = _mapped_in_scope(compute)(base, step, parameters)
+    return results
 
 
 @in_float64.defjvp
