@@ -16,7 +16,10 @@ except ImportError:  # Windows has neither these modules nor file modes to check
     grp = pwd = None  # type: ignore[assignment]
 
 __all__ = [
+    "CUDA_KERNELS",
+    "SWITCH",
     "cache_directory",
+    "cuda_kernels",
     "make_directories",
     "nvidia_driver",
     "nvidia_gpus",
@@ -28,6 +31,14 @@ __all__ = [
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
 PROC_GPUS = Path("/proc/driver/nvidia/gpus")
 PROC_CPU = Path("/proc/cpuinfo")
+# The environment variable that turns on the CUDA kernels of this package, and its values.
+CUDA_KERNELS = "JAX_VON_MISES_CUDA_KERNELS"
+SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
+
+
+def cuda_kernels() -> bool:
+    """Return whether the environment turns on the CUDA kernels of this package."""
+    return SWITCH.get(os.environ.get(CUDA_KERNELS, "").strip().lower(), False)
 
 
 def nvidia_driver() -> str | None:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from jax_von_mises import arguments
+from jax_von_mises import arguments, environment
 from jax_von_mises.runtime import child, flags, memory
-from jax_von_mises.sampling import cuda, wide_vectors
+from jax_von_mises.sampling import wide_vectors
 
 # Once JAX has started, it refuses to change this option. No public function reports whether JAX has started. Only
 # programs with several processes use the option, so a brief change does no harm.
@@ -56,7 +56,7 @@ OPTIONS = {
     "latency_hiding": Option("xla_gpu_enable_latency_hiding_scheduler", bool, tried=True),
     "profile_guided": Option("jax_enable_pgle", bool, late=True, default=(False,)),
     "profiled_runs": Option("jax_pgle_profiling_runs", int, late=True, default=(3,)),
-    "cuda_kernel": Option(cuda.VARIABLE, bool, late=True),
+    "cuda_kernels": Option(environment.CUDA_KERNELS, bool, late=True),
 }
 LATE = {option.carrier for option in OPTIONS.values() if option.late}
 
@@ -112,7 +112,7 @@ def configure(
     latency_hiding: bool | None = None,
     profile_guided: bool | None = None,
     profiled_runs: int | None = None,
-    cuda_kernel: bool | None = None,
+    cuda_kernels: bool | None = None,
     xla_flags: Mapping[str, object] | str | None = None,
     check: bool = True,
     timeout: float = 120.0,
@@ -156,11 +156,10 @@ def configure(
         warns.
     profiled_runs : int, optional
         Number of runs to profile.
-    cuda_kernel : bool, optional
-        Whether draws on CUDA devices use this package's kernels. If True, draws use every kernel that passes its test,
-        even on several devices inside ``jax.shard_map`` and ``jax.pmap``. If False, draws use no kernel. By default,
-        draws use the kernels if there is a single device and the kernels have passed the trial of `diagnose` on it. The
-        setting can be changed at any time and applies to functions traced afterwards.
+    cuda_kernels : bool, optional
+        Whether `sample_von_mises` draws with this package's kernels on a CUDA device, after it has compared them with
+        XLA's program; False by default. See *CUDA kernels* in the GPU guide for what they draw and gain. The setting can
+        be changed at any time and applies to functions traced afterwards.
     xla_flags : str or dict, optional
         Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
         ``XLA_FLAGS`` takes the new value.

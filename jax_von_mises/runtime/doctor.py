@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_von_mises import arguments
-from jax_von_mises.runtime import child, compilation_cache, flags, hardware, kernel_trial, variables
+from jax_von_mises import arguments, environment
+from jax_von_mises.runtime import child, compilation_cache, flags, hardware, variables
 from jax_von_mises.runtime.configuration import Setting
 from jax_von_mises.runtime.configuration import settings as current_settings
-from jax_von_mises.sampling import cuda
 from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
@@ -21,11 +20,6 @@ SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TR
 
 # If a smaller fraction of GPU memory is free, another process is probably using the GPU.
 CROWDED = 0.25
-# Remedy if the CUDA kernels failed.
-NO_ACTION = (
-    "no action is needed, since the plain path (XLA without these kernels) draws the same distribution; report this "
-    "with the versions above"
-)
 
 Steps = Sequence[Mapping[str, Any]]
 
@@ -90,9 +84,6 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     timed and compared with those of the CPU. The child may abort or hang without harm to this process. The diagnosis
     takes a few seconds.
 
-    If the CUDA kernels are not turned off and have not passed their trial with this device, driver and JAX, another
-    child process tries them. The verdict is stored for later processes; see *CUDA kernels* in the documentation.
-
     Parameters
     ----------
     expect : {"cpu", "cuda", "rocm", "tpu"}, optional
@@ -122,11 +113,6 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     accepted, refused = _flags(timeout)
     planned = _planned(accepted)
     steps, ended = _probe(planned, timeout)
-    trials: tuple[kernel_trial.Trial, ...] = ()
-    # A trial is meaningful only if draws without the kernels are correct.
-    if any(step.get("untried") for step in steps) and not _problem(steps, ended, timeout):
-        trials, probed = _try_kernels(planned, timeout)
-        steps, ended = probed or (steps, ended)
     backend = _backend(steps, gpus, installed)
     devices = _devices(steps)
     info = compilation_cache.cache_info()
@@ -141,7 +127,6 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
         *_expected(backend, expect),
         *(_unused(accepted, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
         *_drawn(devices),
-        *_tried(trials),
         *_cached(info),
     ]
     found.sort(key=lambda finding: (PROBLEM, WARNING, NOTE).index(finding.level))
@@ -301,31 +286,6 @@ def _probe(planned: Mapping[str, str | None], timeout: float) -> tuple[Steps, ch
     return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
 
 
-def _try_kernels(
-    planned: dict[str, str | None], timeout: float
-) -> tuple[tuple[kernel_trial.Trial, ...], tuple[Steps, child.Ended] | None]:
-    """Try the CUDA kernels, draw with those that passed, and keep the verdicts.
-
-    Return the trials, and the result of `_probe` if the devices now draw with the kernels, else None.
-    """
-    trials = kernel_trial.run(timeout, **planned)
-    probed: tuple[Steps, child.Ended] | None = None
-    if any(trial.failed == "" for trial in trials):
-        probed = _probe(planned | {cuda.VARIABLE: "1"}, timeout)
-        if why := _problem(*probed, timeout):
-            trials, probed = kernel_trial.draws_did_not_work(trials, probed[1], why), None
-    trials = kernel_trial.keep(trials)
-    if probed is None and any(trial.kept for trial in trials):
-        probed = _probe(planned, timeout)
-    return trials, probed
-
-
-def _problem(steps: Steps, ended: child.Ended, timeout: float) -> str | None:
-    """Return the first problem of a child that drew, or None; a kernel that failed its test counts as a problem."""
-    found = (*_start(steps, ended, timeout), *_drawn(_devices(steps)))
-    return next((each.what for each in found if each.level == PROBLEM or cuda.FAILED in each.what), None)
-
-
 def _devices(steps: Steps) -> list[dict[str, Any]]:
     """Return the child's report on each device."""
     return [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
@@ -406,24 +366,9 @@ def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
         for what in device["broken"]:
             do = "remove fast-math flags from XLA_FLAGS"
             yield Finding(PROBLEM, f"{name} fails the check that {what}", do)
-        if cuda.FAILED in (device.get("path") or ""):
-            yield Finding(NOTE, f"{name}: {device['path']}", NO_ACTION)
-
-
-def _tried(trials: Iterable[kernel_trial.Trial]) -> Iterator[Finding]:
-    """Report each trial of the CUDA kernels that failed, has no verdict, or has a verdict that was not kept."""
-    for trial in trials:
-        if trial.failed or not trial.kept:
-            do = NO_ACTION
-            if trial.failed is None:
-                do = "the plain path (XLA without these kernels) is used until there is a verdict; remove the cause, "
-                do += "or give a longer timeout"
-            elif trial.failed == "":
-                do = "the plain path (XLA without these kernels) is used until there is a verdict; set "
-                do += f"{cuda.VARIABLE}=1 to use the kernels after a test in each process"
-                if trial.about.get("driver"):  # a verdict is kept only if the driver's version is known
-                    do += ", or XDG_CACHE_HOME to a private, writable directory"
-            yield Finding(NOTE, f"the trial of the CUDA kernels on {trial.card} {trial.detail}", do)
+        if device["kernels"] is False:
+            what = f"{name}: this package's CUDA kernels differ from XLA's program, which is used instead"
+            yield Finding(NOTE, what, f"no action is needed; unset {environment.CUDA_KERNELS} to skip the comparison")
 
 
 def _cached(info: compilation_cache.CacheInfo) -> Iterator[Finding]:
@@ -473,8 +418,8 @@ def _device_lines(device: Mapping[str, Any]) -> Iterator[str]:
         f"{device['device']} ({device['kind']}{room}): {rate:,.0f} million angles per second, "
         f"{device['first_seconds']:.2f} s for the first call; {verdict}"
     )
-    if device.get("path"):
-        yield f"  drawn by {device['path']}"
+    if device["kernels"]:
+        yield "  this package's CUDA kernels are turned on and agree with XLA's program"
     if inside := device.get("seconds_in_programs"):
         yield (
             f"  with 512-bit vectors; {device['angles'] / inside / 1e6:,.0f} million inside other programs, which use "

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from jax.extend.backend import get_backend
 
+from jax_von_mises import environment
 from jax_von_mises.runtime import memory
-from jax_von_mises.sampling import counter, cuda, cuda_launch, sampler, transform, wide_vectors
+from jax_von_mises.sampling import counter, sampler, transform, wide_vectors
 
 ANGLES = 2**22
 DIRECT = 2**12
@@ -110,9 +111,18 @@ def examine(device: jax.Device) -> None:
         apart=max(apart, known),
         agrees=bool(apart <= ANGLE_TOLERANCE and known <= ANGLE_TOLERANCE and np.isfinite(table).all()),
         broken=[what for what, holds in extremes.items() if not holds],
-        path=cuda.kernel_report() if device.platform == "gpu" else None,
+        kernels=kernels(),
         memory=memory.of_device(device)._asdict(),
     )
+
+
+def kernels() -> bool | None:
+    """Return whether the CUDA kernels agree with XLA's program; None if they are off or there is no CUDA device."""
+    if not environment.cuda_kernels():
+        return None
+    from jax_von_mises.sampling import cuda
+
+    return all(map(cuda.agrees, cuda.KEY_SIZES)) if cuda.devices() else None
 
 
 def main() -> None:
@@ -127,7 +137,6 @@ def main() -> None:
         platform=backend.platform,
         platform_version=backend.platform_version,
         devices=[memory.named(device) for device in devices],
-        untried=bool(cuda_launch.devices()) and cuda.setting() != "off" and not cuda.tried(),
         examined=len(examined),
     )
     for device in examined:

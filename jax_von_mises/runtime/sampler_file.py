@@ -97,7 +97,7 @@ def export_sampler(
     def program(words: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(words, impl=implementation)
         drawn: DrawRequest = dataclasses.replace(request, key=key, loc=loc, concentration=concentration)
-        angles: jax.Array = sampler.PLAIN.new(drawn, engine="xla")
+        angles: jax.Array = sampler.PLAIN.new(drawn)
         return angles
 
     compute = arguments.compute_dtype(request.dtype)

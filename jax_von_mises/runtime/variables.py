@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import jax
 
+from jax_von_mises import environment
 from jax_von_mises.runtime.configuration import ALLOCATORS, BOOLS, FRACTION, OLD_FRACTION
 from jax_von_mises.runtime.flags import GONE as WRONG
 from jax_von_mises.runtime.flags import HARMFUL, OFF, USELESS
-from jax_von_mises.sampling import cuda
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
@@ -33,7 +33,7 @@ HIDING = (
 )
 
 # Prefix of this package's variables, and all their names.
-OURS, OWN = "JAX_VON_MISES_", (cuda.VARIABLE,)
+OURS, OWN = "JAX_VON_MISES_", (environment.CUDA_KERNELS,)
 
 # Some guides recommend these, but no supported release of JAX, jaxlib or the CUDA plugin reads them. Each has a remedy.
 NEVER_READ = {
@@ -129,7 +129,8 @@ def _values(gpus: bool) -> Iterator[tuple[str, bool, str, str, str]]:
     do = "give a positive integer, such as 4, or unset it"
     yield "PJRT_NPROC", not text("PJRT_NPROC").isdecimal(), HARMFUL, "is not a number of threads", do
     what = "is neither on nor off, and has no effect"
-    yield cuda.VARIABLE, text(cuda.VARIABLE) not in cuda.VALUES, HARMFUL, what, "write 1 or 0"
+    kernels = environment.CUDA_KERNELS
+    yield kernels, text(kernels) not in environment.SWITCH, HARMFUL, what, "write 1 or 0"
     what = "changes every seed, and therefore all angles"
     yield "JAX_RANDOM_SEED_OFFSET", text("JAX_RANDOM_SEED_OFFSET") != "0", HARMFUL, what, "unset it"
     slow = {

@@ -130,9 +130,8 @@ def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
     given = {"loc": loc, "concentration": concentration}.items()
     descriptions: dict[str, Any] = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
     times = [time.perf_counter()]
-    traced = sampler.programs_for(request).new.trace(
-        dataclasses.replace(request, **descriptions), engine=request.engine()
-    )
+    programs = sampler.kernels_for(request) or sampler.programs_for(request)
+    traced = programs.new.trace(dataclasses.replace(request, **descriptions))
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

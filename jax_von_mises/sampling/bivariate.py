@@ -181,8 +181,8 @@ def pairs_of(request: PairRequest) -> jax.Array:
 PROGRAMS = Programs.of(pairs_of)
 
 
-def draw_pairs(request: PairRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the pairs of a request, always with XLA; for `buffer`, see `sampler.draw`."""
+def draw_pairs(request: PairRequest, buffer: jax.Array | None = None) -> jax.Array:
+    """Draw the pairs of a request; for `buffer`, see `sampler.draw`."""
     return PROGRAMS.run(request, buffer)
 
 

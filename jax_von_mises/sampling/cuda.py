@@ -1,122 +1,287 @@
-"""Decide whether to draw with one of this package's CUDA kernels, and report the path taken on CUDA devices.
+"""Draw angles with this package's CUDA kernels, if the environment turns them on and they agree with XLA's program.
 
-XLA compiles a draw into several kernels with intermediate arrays in memory. A kernel of ``kernels/angles.cu`` draws in
-one pass: all intermediate values stay in registers, and only the angles are written to memory. The path through XLA,
-without such a kernel, is the *plain path*. The environment variable `VARIABLE` turns the kernels on or off. The plain
-path is used if
+XLA compiles a draw with a concentration for each angle into several kernels, which pass 20 bytes per angle to each
+other. A kernel of ``kernels/angles.cu`` does everything in one pass and writes only the angles. On an H100 it draws 2^24
+or more angles in about half the time of the *plain path*, XLA's program; up to 2^20 angles both take equally long. The
+kernels draw what `programs_for` describes; everything else takes the plain path.
 
-- there is no CUDA device, or a device is too old for the kernels;
-- there are several CUDA devices, since XLA cannot split a kernel over devices, and the last digits should not depend on
-  whether a draw is split. Kernels that are turned on are nevertheless used inside `jax.shard_map` and `jax.pmap`;
-- a parameter is on a mesh with explicit axes, or the mesh in scope has axes that are not manual;
-- the dtype is float64, `out_sharding` is given, or the result is empty;
-- the kernels are turned off;
-- the kernels are neither turned on nor off, and have not passed their trial on this machine (`cuda_verdict`). A kernel
-  that faults destroys all the process's data on the device, so the trial runs in a child process;
-- the kernels are turned on but have not passed their trial, and the kernel in question fails its self-test in this
-  process (`cuda_self_test`);
-- the program is lowered for `jax.export` or for several devices, or `jax.vmap` would repeat a table (`cuda_launch`);
-- the angles are written to a file, or drawn by Dask or by the workers of an executor (`jax_von_mises.streams`).
+The kernels are shipped as PTX, which the driver compiles for the GPU at hand, so no compiler or toolkit is needed. XLA
+accepts them in the custom call `TARGET`, which is not a stable interface: each kernel is therefore compared with the
+plain path before its first use in a process. `sampler` imports this module only if it is needed.
+
+XLA passes a kernel the addresses of the operands in order, then that of the result; scalars are passed by address. It
+takes the grid and the blocks from the attributes, and compares neither them nor the operands with the PTX.
 """
 
+import concurrent.futures
 import functools
 import logging
 import math
-import os
-from typing import TYPE_CHECKING
+import re
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
-from jax.sharding import AxisType
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from jax_von_mises.numerics.sharding import explicit
-from jax_von_mises.sampling import cuda_launch, cuda_self_test, cuda_verdict
+from jax_von_mises.numerics import xla
+from jax_von_mises.numerics.circle import reduce_turns, wrap
+from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.programs import Programs
 
 if TYPE_CHECKING:
     from jax_von_mises.sampling.request import DrawRequest
 
-__all__ = ["FAILED", "VARIABLE", "kernel_report", "setting", "tried", "use_cuda_kernel"]
+__all__ = ["KernelSpec", "devices", "programs_for"]
 
-# "0" turns the kernels off; "1" turns them on, even with several devices or processes, for each device separately.
-VARIABLE = "JAX_VON_MISES_CUDA_KERNEL"
-VALUES = {"0": "off", "false": "off", "off": "off", "1": "on", "true": "on", "on": "on", "": "auto", "auto": "auto"}
-# The beginning of the report of a failed self-test.
-FAILED = "the self-test failed for"
+PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
+LEAST_CAPABILITY = 8.0  # compute capability that the PTX is compiled for
+KERNEL_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}  # `Kind` in angles.cu
+KEY_SIZES = {"threefry2x32": 2, "threefry4x32": 4}  # words of a key, for the ciphers that have a kernel
+# Flags in angles.cu for operands with a separate value for each angle.
+CONCENTRATIONS, LOCS = 1, 2
+BLOCK_THREADS = 256
+# Blocks per multiprocessor, enough for the multiprocessors to finish at about the same time.
+BLOCKS = 16
+MULTIPROCESSORS = 132  # if a device does not report the number
+# Number of angles that the test of a kernel compares.
+TESTED = 4099
 
 log = logging.getLogger("jax_von_mises")
 
 
-def setting() -> str:
-    """Return the setting of the environment: "off", "on" or "auto"."""
-    return VALUES.get(os.environ.get(VARIABLE, "").strip().lower(), "auto")
+class KernelSpec(NamedTuple):
+    """The static arguments of a kernel's launch."""
+
+    cipher: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, request: "DrawRequest") -> Self:
+        """Return the static arguments of the launch that draws a request."""
+        generator = counter.GENERATORS.get(str(jax.random.key_impl(request.key)))
+        cipher = generator.cipher.__name__ if generator else "threefry4x32"
+        return cls(cipher, request.dtype.name, request.shape)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name in the PTX."""
+        return f"{self.cipher}_direct"
 
 
-def whole_on_one_device(*arrays: jax.Array) -> bool:
-    """Return whether the current program runs on one device, or separately on each device of a mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return jax.device_count(cuda_launch.PLATFORM) == 1 and not explicit(arrays)
-    return all(kind == AxisType.Manual for kind in mesh.axis_types)
+def programs_for(request: "DrawRequest") -> Programs | None:
+    """Return the programs that draw a request for all of its angles by a kernel, or None if no kernel draws it.
 
-
-def allowed() -> bool:
-    """Return whether the environment, the number of devices (of all processes) and the trial allow a kernel."""
-    wish = setting()
-    return wish == "on" or (wish == "auto" and jax.device_count(cuda_launch.PLATFORM) == 1 and tried())
-
-
-def tried() -> bool:
-    """Return whether the kernels passed their trial on this machine."""
-    return cuda_verdict.passed()
-
-
-def use_cuda_kernel(request: "DrawRequest") -> bool:
-    """Return whether a kernel draws a request on CUDA devices."""
-    has_kernel = request.dtype.name in cuda_launch.KERNEL_DTYPES
-    if not cuda_launch.devices() or not has_kernel or request.out_sharding is not None:
-        return False
-    if math.prod(request.shape) == 0 or not whole_on_one_device(request.loc, request.concentration):
-        return False
-    if not allowed():
-        if setting() == "auto" and jax.device_count(cuda_launch.PLATFORM) == 1:
-            warn()
-        return False
-    return tried() or cuda_self_test.passes(cuda_launch.KernelSpec.of(request))
-
-
-def why_not() -> str:
-    """Return a text that explains why the trial does not allow the kernels."""
-    detail = [
-        f"the CUDA kernels failed their trial on {kind}: {failed}"
-        if failed
-        else f"the CUDA kernels have no verdict on {kind}"
-        for kind, failed in cuda_verdict.find().items()
-        if failed != ""
-    ]
-    return f"{', '.join(detail)}; `{cuda_verdict.TRIED_BY}` tries them"
+    The kernels draw float32, bfloat16 and float16 angles by the direct route, with Threefry keys (and all keys that
+    `counter` draws with threefry4x32), in processes with one CUDA device and outside of meshes. XLA could not split a
+    kernel over several devices.
+    """
+    spec = KernelSpec.of(request)
+    fits = spec.dtype in KERNEL_DTYPES and spec.cipher in KEY_SIZES and request.route == "direct"
+    if not fits or request.out_sharding is not None or math.prod(spec.shape) == 0:
+        return None
+    if not devices() or jax.device_count(PLATFORM) > 1 or not jax.sharding.get_abstract_mesh().empty:
+        return None
+    return PROGRAMS if agrees(spec.cipher) else None
 
 
 @functools.cache
-def warn() -> None:
-    """Log once that the trial does not allow the kernels."""
-    ways = f"{VARIABLE}=1 uses them after a test in each process, {VARIABLE}=0 silences this warning"
-    log.warning("angles are drawn by the plain path: %s (%s)", why_not(), ways)
+def devices() -> tuple[jax.Device, ...]:
+    """Return the CUDA devices of this process that the kernels support."""
+    try:
+        found = jax.local_devices(backend=PLATFORM)
+    except RuntimeError:  # no CUDA backend, or one that does not start
+        return ()
+    return tuple(each for each in found if float(getattr(each, "compute_capability", 0)) >= LEAST_CAPABILITY)
 
 
-def kernel_report() -> str | None:
-    """Return a text that names the path by which CUDA devices draw, and explains why; None without such a device."""
-    if not cuda_launch.devices():
-        return None
-    if not allowed():
-        if setting() == "off":
-            return f"the plain path: {VARIABLE} turns the CUDA kernels off"
-        if jax.device_count(cuda_launch.PLATFORM) > 1:
-            use = f"{VARIABLE}=1 allows the kernels in jax.shard_map and jax.pmap"
-            return f"the plain path, since there are several devices; {use}"
-        return f"the plain path: {why_not()}"
-    if tried():
-        return "the CUDA kernels, which passed their trial"
-    verdicts = cuda_self_test.verdicts()
-    faults = [f"the plain path, since {FAILED} {name}: {fault}" for name, fault in verdicts.items() if fault]
-    passed = [name for name, fault in verdicts.items() if not fault]
-    lines = [f"the CUDA kernels {', '.join(passed)}"] * bool(passed) + faults
-    return "; ".join(lines) or "the plain path: no CUDA kernel supports any of the draws so far"
+def angles_of(request: "DrawRequest") -> jax.Array:
+    """Return the angles of a request, by a kernel on a CUDA device and by the plain path elsewhere."""
+    loc, concentration = (jnp.asarray(x, jnp.float32) for x in request.parameters.values())
+    return draw(KernelSpec.of(request), counter.key_words(request.key)[1], loc, concentration)
+
+
+PROGRAMS = Programs.of(angles_of)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def draw(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Draw the angles of a `KernelSpec`.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+    key : uint32 array
+        The words of the key, as from `counter.key_words`.
+    loc, kappa : float32 arrays
+        As in `transform.angles`.
+
+    Returns
+    -------
+    array of the shape and dtype of `spec`
+        Differentiable like `transform.angles`, by the implicit function theorem at the angle drawn.
+    """
+    x: jax.Array = _unmapped(spec)(key, loc, kappa)
+    return x
+
+
+@draw.defjvp
+def _draw_jvp(spec: KernelSpec, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    key, loc, kappa = primals
+
+    def moved(loc: jax.Array, kappa: jax.Array) -> jax.Array:
+        x = _about_zero(spec._replace(dtype="float32"), key, kappa)
+        return wrap(x, jnp.broadcast_to(reduce_turns(loc), spec.shape)).astype(spec.dtype)
+
+    x: jax.Array
+    x, dx = jax.jvp(moved, (loc, kappa), tangents[2:])
+    return x, dx
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _about_zero(spec: KernelSpec, key: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Draw float32 angles about 0, from which derivatives are computed."""
+    return draw(spec, key, jnp.zeros((), jnp.float32), kappa)
+
+
+@_about_zero.defjvp
+def _about_zero_jvp(
+    spec: KernelSpec, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
+    key, kappa = primals
+    x = _about_zero(spec, key, kappa)
+    kappa, change = (jnp.broadcast_to(each, spec.shape) for each in (kappa, tangents[2]))
+    return x, transform.slope(x, kappa) * change
+
+
+def _unmapped(spec: KernelSpec) -> jax.custom_batching.custom_vmap:
+    """Return the draw of a `KernelSpec`: a kernel on a CUDA device; the plain path elsewhere and under `jax.vmap`."""
+    plain = functools.partial(plain_angles, spec)
+
+    @jax.custom_batching.custom_vmap
+    def drawn(*operands: jax.Array) -> jax.Array:
+        by_kernel = {PLATFORM: functools.partial(kernel_angles, spec)}
+        x: jax.Array = lax.platform_dependent(*operands, default=plain, **by_kernel)
+        return x
+
+    @drawn.def_vmap
+    def _(size: int, batched: list[bool], *operands: jax.Array) -> tuple[jax.Array, bool]:
+        axes = [0 if each else None for each in batched]
+        return jax.vmap(plain, axes, axis_size=size)(*operands), True
+
+    return drawn
+
+
+def plain_angles(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Draw the angles of a `KernelSpec` by the plain path."""
+
+    def angles(shape: tuple[int, ...], key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
+        # All generators of one cipher have the same form of counter, so the cipher's name serves as the generator's.
+        words = counter.block_words(spec.cipher, key, counter.indices(shape, None), 1)
+        return transform.angles(words, loc, kappa, "direct")
+
+    return xla.compute_elementwise(angles, spec.shape, np.dtype(spec.dtype), key, loc, kappa)
+
+
+def kernel_angles(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Draw the angles of a `KernelSpec` by its kernel, in one launch."""
+    size, flags = math.prod(spec.shape), CONCENTRATIONS * (kappa.size > 1) | LOCS * (loc.size > 1)
+    sizes = np.array([size % 2**32, size >> 32, flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
+    loc, kappa = (jnp.broadcast_to(x, spec.shape).reshape(-1) if x.size > 1 else x.reshape(1) for x in (loc, kappa))
+    out = jax.ShapeDtypeStruct((size,), spec.dtype)
+    return launch(spec.name, blocks(size), out, key, jnp.asarray(sizes), kappa, loc).reshape(spec.shape)
+
+
+def blocks(count: int) -> int:
+    """Return the number of blocks that draw `count` angles; a thread draws groups of four, in a loop if necessary."""
+    cores = getattr(next(iter(devices()), None), "core_count", None) or MULTIPROCESSORS
+    return min(-(-count // (4 * BLOCK_THREADS)), BLOCKS * cores)
+
+
+def launch(name: str, count: int, out: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
+    """Launch a kernel in `count` blocks of threads."""
+    numbers = {"grid_x": count, "grid_y": 1, "grid_z": 1, "shared_mem_bytes": 0}
+    numbers |= {"block_x": BLOCK_THREADS, "block_y": 1, "block_z": 1}
+    x: jax.Array = jax.ffi.ffi_call(TARGET, out, custom_call_api_version=4)(
+        *operands,
+        name=name,
+        kernel_type="ptx",
+        kernel_data=kernel_text(name),
+        **{key: np.int32(value) for key, value in numbers.items()},
+    )
+    return x
+
+
+@functools.cache
+def ptx_text() -> str:
+    """Return the shipped PTX of all kernels."""
+    return resources.files("jax_von_mises.sampling").joinpath("kernels", "angles.ptx").read_text(encoding="ascii")
+
+
+def kernel_text(name: str) -> str:
+    """Return the PTX of one kernel."""
+    head, *parts = re.split(r"(?=^\.visible \.entry )", ptx_text(), flags=re.M)
+    return head + next(part for part in parts if part.startswith(f".visible .entry {name}("))
+
+
+@functools.cache
+def agrees(cipher: str) -> bool:
+    """Return whether a cipher's kernel agrees with the plain path on the CUDA devices of this process; warn if not."""
+    # A new thread has neither the caller's trace nor its mesh, default device or 64-bit mode.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        try:
+            fault = thread.submit(difference, cipher).result()
+        except Exception as error:
+            fault = f"{type(error).__name__}: {str(error).strip()[:300]}"
+    if fault:
+        log.warning("the CUDA kernel of %s is not used: %s", cipher, fault)
+    return fault is None
+
+
+def difference(cipher: str, count: int = TESTED) -> str | None:
+    """Return a description of the fault of a cipher's kernel on a CUDA device of this process, or None.
+
+    Angles of all dtypes are compared with float32 angles of the plain path on the same device.
+    """
+    key = np.arange(KEY_SIZES[cipher], dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
+    loc, kappa = np.float32(2.5), np.geomspace(1e-3, 1e6, count, dtype=np.float32)
+    plain, by_kernel = (jax.jit(function, static_argnums=0) for function in (plain_angles, kernel_angles))
+    for device in devices():
+        given = jax.device_put((key, loc, kappa), device)
+        expected = np.asarray(plain(KernelSpec(cipher, "float32", (count,)), *given), np.float64)
+        for dtype in KERNEL_DTYPES:
+            ours = np.asarray(by_kernel(KernelSpec(cipher, dtype, (count,)), *given))
+            if not rounded_from(ours, expected, allowed(kappa)).all():
+                return f"on {device.device_kind}, its {dtype} angles differ from those of XLA's program"
+    return None
+
+
+def allowed(kappa: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the largest accepted distance between float32 angles of the two paths, for concentrations of 0 or more.
+
+    It is twice the error of either path, and the rounding of `loc`. Both are far below the distance between the angles
+    of unrelated words.
+    """
+    apart: np.ndarray[Any, Any] = 4e-6 / np.sqrt(np.maximum(kappa, 1)) + 1.5e-6
+    return apart
+
+
+def rounded_from(
+    ours: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Return whether each of `ours` is an angle within `allowed` of the `expected` one, rounded to the dtype of `ours`.
+
+    Rounding is monotonic, so such values lie between the rounded bounds. Adding the spacing of 16-bit floats to
+    `allowed` instead would accept errors thousands of times as large.
+    """
+    # Where an angle next to pi is expected, one next to -pi may be equally close, and vice versa.
+    places = expected + 2 * np.pi * np.array([-1.0, 0.0, 1.0])[:, None]
+    there = np.abs(places) <= np.pi + allowed
+    largest = float(np.nextafter(np.float32(np.pi), np.float32(0)))
+    ends = (np.clip(places + side * allowed, -largest, largest).astype(ours.dtype) for side in (-1, 1))
+    least, most, ours = (x.astype(np.float64) for x in (*ends, ours))
+    right: np.ndarray[Any, Any] = (there & (least <= ours) & (ours <= most)).any(axis=0)
+    return right

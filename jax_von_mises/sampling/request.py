@@ -1,4 +1,4 @@
-"""Hold the checked arguments of a draw in one object, and choose its route and engine."""
+"""Hold the checked arguments of a draw in one object, and choose its route."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.sampling import counter, cuda
+from jax_von_mises.sampling import counter
 
 # Smallest number of draws for which a table (2048 quantiles, or 16384 in float64) saves more time than it costs,
 # measured on a two-core CPU by ``python -m benchmarks.performance_benchmark``.
@@ -165,7 +165,3 @@ class DrawRequest(Request):
     def parameters(self) -> dict[str, Any]:
         """The parameters by name."""
         return {"loc": self.loc, "concentration": self.concentration}
-
-    def engine(self) -> str:
-        """Return the engine that draws the request on a CUDA device, "kernel" (one of this package) or "xla"."""
-        return "kernel" if cuda.use_cuda_kernel(self) else "xla"

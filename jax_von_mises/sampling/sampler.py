@@ -9,10 +9,10 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_von_mises import arguments
+from jax_von_mises import arguments, environment
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import bivariate, counter, cuda_launch, sphere, transform, wide_vectors
+from jax_von_mises.sampling import bivariate, counter, sphere, transform, wide_vectors
 from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import DrawRequest, Request
 
@@ -86,9 +86,8 @@ def sample_von_mises(
     drawn, and is finite for every concentration.
 
     *Streams.* A key gives the same words on every backend, bit for bit. On one backend, one method gives the same
-    angles bit for bit in every shape, transformation and program (on CUDA, provided that this package's kernels draw
-    all of them or none). Angles from a CPU and a GPU, or from a kernel of this package and XLA, agree to the accuracy
-    above.
+    angles bit for bit in every shape, transformation and program, unless this package's CUDA kernels are turned on.
+    Angles from a CPU and a GPU, or from a kernel of this package and XLA, agree to the accuracy above.
 
     Examples
     --------
@@ -98,7 +97,8 @@ def sample_von_mises(
     ((1000,), 'float32')
     """
     caller = "sample_von_mises"
-    return draw(DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding))
+    request = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding)
+    return (kernels_for(request) or programs_for(request)).run(request, None)
 
 
 def sample_block(
@@ -157,17 +157,17 @@ def sample_block(
     return family.draw(request.block(caller, start))
 
 
-def draw(request: DrawRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the angles of a request, by default with the engine that it chooses.
+def draw(request: DrawRequest, buffer: jax.Array | None = None) -> jax.Array:
+    """Draw the angles of a request.
 
     If `buffer` is given, it must have the shape and dtype of the result. The angles reuse its memory, and `buffer` is
     deleted.
     """
-    return programs_for(request).run(request, buffer, engine=engine or request.engine())
+    return programs_for(request).run(request, buffer)
 
 
-def angles_of(request: DrawRequest, engine: str) -> jax.Array:
-    """Return the angles of a request, computed in one program; for `engine`, see `DrawRequest.engine`."""
+def angles_of(request: DrawRequest) -> jax.Array:
+    """Return the angles of a request, computed in one program."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
     # Promote explicitly, since users may disable implicit promotion.
     compute = arguments.compute_dtype(dtype)
@@ -181,8 +181,6 @@ def angles_of(request: DrawRequest, engine: str) -> jax.Array:
     if route == "table":
         concentration = concentration.reshape(())
     generator, key = counter.key_words(request.key)
-    if engine == "kernel":
-        return cuda_launch.draw_by_kernel(cuda_launch.KernelSpec.of(request), key, request.start, loc, concentration)
     width = transform.words_per_element(compute)
 
     def angles(
@@ -202,8 +200,8 @@ def angles_of(request: DrawRequest, engine: str) -> jax.Array:
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-PLAIN = Programs.of(angles_of, static_argnames="engine")
-WIDE = Programs.of(angles_of, static_argnames="engine", compiler_options=wide_vectors.OPTIONS)
+PLAIN = Programs.of(angles_of)
+WIDE = Programs.of(angles_of, compiler_options=wide_vectors.OPTIONS)
 
 
 def programs_for(request: DrawRequest) -> Programs:
@@ -211,12 +209,29 @@ def programs_for(request: DrawRequest) -> Programs:
     return WIDE if wide_vectors.use_wide_vectors(request) else PLAIN
 
 
+def kernels_for(request: DrawRequest) -> Programs | None:
+    """Return the `Programs` that draw a whole request by a CUDA kernel, or None.
+
+    The module of the kernels is imported only if the environment turns them on and JAX has a CUDA device. Blocks,
+    batches and files never use the kernels, so that their last digits depend only on the backend.
+    """
+    if not environment.cuda_kernels():
+        return None
+    try:
+        jax.local_devices(backend="cuda")
+    except RuntimeError:  # no CUDA backend, or one that does not start
+        return None
+    from jax_von_mises.sampling import cuda
+
+    return cuda.programs_for(request)
+
+
 class Family(NamedTuple):
     """The request and the draw function of a distribution, for streams and files."""
 
     request: type[Request]
     draw: Callable[..., jax.Array]
-    """A function of a request, and optionally of a buffer and an engine, such as `draw`."""
+    """A function of a request, and optionally of a buffer, such as `draw`."""
 
 
 FAMILIES: dict[str, Family] = {

@@ -348,6 +348,6 @@ def directions(request: SphereRequest) -> jax.Array:
 PROGRAMS = Programs.of(directions)
 
 
-def draw_directions(request: SphereRequest, buffer: jax.Array | None = None, engine: str | None = None) -> jax.Array:
-    """Draw the directions of a request, always with XLA; for `buffer`, see `sampler.draw`."""
+def draw_directions(request: SphereRequest, buffer: jax.Array | None = None) -> jax.Array:
+    """Draw the directions of a request; for `buffer`, see `sampler.draw`."""
     return PROGRAMS.run(request, buffer)

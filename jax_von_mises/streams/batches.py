@@ -94,8 +94,7 @@ def sample_batches(
     """
     caller = "sample_batches"
     executor = executors.checked_executor(caller, executor)
-    engine = "xla" if executor else None
-    stream = Stream.of(caller, key, loc, concentration, dtype, method, distribution, engine)
+    stream = Stream.of(caller, key, loc, concentration, dtype, method, distribution)
     total = arguments.whole_number(caller, "total", total, 0)
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)
     start = arguments.whole_number(caller, "start", start, 0, 2**64)

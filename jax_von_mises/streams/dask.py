@@ -211,7 +211,7 @@ def _runs(
 
     def run(loc: jax.Array, concentration: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
         request = DrawRequest(key, loc, concentration, (high, low), (length,), dtype, route)
-        return sampler.draw(request, engine="xla")
+        return sampler.draw(request)
 
     along = 0 if loc.ndim else None, 0 if concentration.ndim else None
     if len(high) == 1:

@@ -35,14 +35,13 @@ class Description(NamedTuple):
     dtype: str
     method: str
     distribution: str
-    engine: str | None
 
     def stream(self, caller: str) -> "Stream":
         """Return the stream that these values describe."""
         with jax.enable_x64(True) if self.dtype == "float64" else contextlib.nullcontext():
             key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)  # type: ignore[arg-type]
             loc, concentration = self.parameters
-            return Stream.of(caller, key, loc, concentration, self.dtype, self.method, self.distribution, self.engine)
+            return Stream.of(caller, key, loc, concentration, self.dtype, self.method, self.distribution)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,8 +50,6 @@ class Stream:
 
     row: DrawRequest | SphereRequest
     """The request for the first row."""
-    engine: str | None = None
-    """The engine that draws the rows, as `DrawRequest.engine` returns it; None to let each request choose."""
 
     @classmethod
     def of(
@@ -64,11 +61,10 @@ class Stream:
         dtype: DTypeLike | None,
         method: str,
         distribution: str = "von-mises",
-        engine: str | None = None,
     ) -> "Stream":
         """Return the stream of these arguments, which are those of `sample_block`."""
         request: Any = sampler.family_of(caller, distribution).request
-        return cls(request.part(caller, key, loc, concentration, None, dtype, method), engine)
+        return cls(request.part(caller, key, loc, concentration, None, dtype, method))
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -101,7 +97,7 @@ class Stream:
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
         request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return sampler.FAMILIES[self.row.distribution].draw(request, buffer, self.engine)
+            return sampler.FAMILIES[self.row.distribution].draw(request, buffer)
 
     def description(self) -> Description:
         """Return plain values from which another process makes a stream with the same `identity`."""
@@ -113,7 +109,6 @@ class Stream:
             self.dtype.name,
             row.route,
             row.distribution,
-            self.engine,
         )
 
     def identity(self) -> dict[str, Any]:

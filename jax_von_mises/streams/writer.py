@@ -179,9 +179,7 @@ def write_samples(
     (10000,)
     """
     out = arguments.path(CALLER, "out", out)
-    # Draw with XLA on every machine. CUDA kernels give different last digits, so only kernels could resume their runs.
-    # The disk is slower than both.
-    stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution, engine="xla")
+    stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution)
     total = arguments.whole_number(CALLER, "total", total, 0)
     if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
         raise ValueError(

@@ -5,7 +5,7 @@
 // angles.ptx, and `python -m tools.ptx` executes that on a CPU.
 //
 // A thread draws the four angles of one group of words, 4 g to 4 g + 3 of the stream: two blocks of a cipher of two
-// words, or one of four. A part of a stream that starts inside a group leaves out the angles before it.
+// words, or one of four.
 //
 // Every multiply-add is explicit and the compiler may contract no others, so that the arithmetic does not depend on the
 // compiler. The five hardware approximations come first.
@@ -26,7 +26,6 @@ INLINE float log2_of(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"
 INLINE float smaller(float a, float b) { float y; asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
 INLINE float larger(float a, float b) { float y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
 INLINE uint32_t rotate_left(uint32_t x, int bits) { return __funnelshift_l(x, x, bits); }
-INLINE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 // Two numbers rounded to 16 bits each, the first in the lower half.
 INLINE uint32_t pair_bfloat16(float a, float b) {
   uint32_t y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a)); return y;
@@ -93,49 +92,6 @@ struct Threefry4x32 {
   }
 };
 
-struct Philox2x32 {
-  static const int KEY = 1;
-  static INLINE void words(const uint32_t *key, uint64_t group, uint32_t *out) {
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-      const uint64_t block = 2 * group + j;
-      uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), k = key[0];
-#pragma unroll
-      for (int r = 0; r < 10; r++) {
-        const uint32_t high = multiply_high(c0, 0xD256D193u), low = c0 * 0xD256D193u;
-        c0 = high ^ k ^ c1;
-        c1 = low;
-        k += 0x9E3779B9u;
-      }
-      out[2 * j] = c0;
-      out[2 * j + 1] = c1;
-    }
-  }
-};
-
-struct Philox4x32 {
-  static const int KEY = 2;
-  static INLINE void words(const uint32_t *key, uint64_t group, uint32_t *out) {
-    uint32_t c0 = static_cast<uint32_t>(group), c1 = static_cast<uint32_t>(group >> 32), c2 = 0, c3 = 0;
-    uint32_t k0 = key[0], k1 = key[1];
-#pragma unroll
-    for (int r = 0; r < 10; r++) {
-      const uint32_t high0 = multiply_high(c0, 0xD2511F53u), low0 = c0 * 0xD2511F53u;
-      const uint32_t high1 = multiply_high(c2, 0xCD9E8D57u), low1 = c2 * 0xCD9E8D57u;
-      c0 = high1 ^ c1 ^ k0;
-      c1 = low1;
-      c2 = high0 ^ c3 ^ k1;
-      c3 = low0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-  }
-};
-
 // ------------------------------------------------------------------------------- from words to angles about 0
 
 #define LARGEST bits_float(0x40490FDAu)  // below pi
@@ -160,35 +116,6 @@ template <int N, int M> INLINE float polynomial2(const float (&c)[N][M], float x
   for (int j = N - 2; j >= 0; j--) sum = fused(sum, x, polynomial(c[j], y));
   return sum;
 }
-
-struct alignas(16) Cell {
-  float value[4];
-};
-
-// One concentration: the cubics of `quantile_table`, and one more cell for tails that round to 1/2.
-struct Table {
-  static const int CELLS = 512;
-  Cell *cells;
-
-  static INLINE float cubic(const Cell &c, float place) {
-    return fused(fused(fused(c.value[3], place, c.value[2]), place, c.value[1]), place, c.value[0]);
-  }
-  INLINE void fill(const Cell *from, int first, int step) {
-    for (int i = first; i < CELLS; i += step) {
-      const Cell cell = from[i];
-      cells[i] = cell;
-      if (i == CELLS - 1) cells[CELLS] = {{cubic(cell, 1 - 0x1p-19f), 0, 0, 0}};
-    }
-  }
-  INLINE void angles(const uint32_t *words, const float *, float *x) const {
-#pragma unroll
-    for (int l = 0; l < 4; l++) {
-      const uint32_t bits = float_bits(tail_of(words[l] >> 1));
-      const float place = bits_float((bits << 4 & 0x007FFFF0u) | 0x3F800000u) - 1;
-      x[l] = with_sign(smaller(cubic(cells[(bits >> 19) - (94 << 4)], place), LARGEST), words[l]);
-    }
-  }
-};
 
 // Any concentrations: `half_quantile`, with hardware functions where the error bound allows them.
 struct Direct {
@@ -354,7 +281,9 @@ struct alignas(8) FourHalves {
   uint32_t value[2];
 };
 
-enum Kind { FLOAT32, BFLOAT16, FLOAT16, ANY };
+enum Kind { FLOAT32, BFLOAT16, FLOAT16 };
+// Flags for operands that have an element for each angle.
+enum { CONCENTRATIONS = 1, LOCS = 2 };
 
 INLINE uint32_t rounded_pair(int kind, float a, float b) {
   return kind == BFLOAT16 ? pair_bfloat16(a, b) : pair_float16(a, b);
@@ -365,127 +294,69 @@ INLINE void write_one(int kind, void *to, int64_t at, float x) {
   else static_cast<uint16_t *>(to)[at] = static_cast<uint16_t>(rounded_pair(kind, x, x));
 }
 
-// Store four values in one instruction, where the alignment allows it.
-INLINE void write_four(int kind, void *to, int64_t at, const float *x) {
-  if (kind == FLOAT32) static_cast<Four *>(to)[at >> 2] = {{x[0], x[1], x[2], x[3]}};
-  else static_cast<FourHalves *>(to)[at >> 2] = {{rounded_pair(kind, x[0], x[1]), rounded_pair(kind, x[2], x[3])}};
+// Store four values in one instruction.
+INLINE void write_four(int kind, void *to, int64_t group, const float *x) {
+  if (kind == FLOAT32) static_cast<Four *>(to)[group] = {{x[0], x[1], x[2], x[3]}};
+  else static_cast<FourHalves *>(to)[group] = {{rounded_pair(kind, x[0], x[1]), rounded_pair(kind, x[2], x[3])}};
 }
 
-// Flags: which operands have a row for each row of the result, and which an element for each element.
-enum { KEY_ROWS = 1, START_ROWS = 2, CONCENTRATION_ROWS = 4, LOC_ROWS = 8, CONCENTRATIONS = 16, LOCS = 32 };
-
-INLINE bool aligned(const void *at) { return (reinterpret_cast<uintptr_t>(at) & 15) == 0; }
-
-struct Task {
-  const uint32_t *key, *start, *sizes;
-  const float *concentration, *loc;
-};
-
-// Load four neighbouring elements of an operand that has one per element; those from `skip` to `end` exist.
-INLINE void read_four(const float *from, int64_t at, int skip, int end, bool vectors, float *to) {
-  if (vectors && end == 4) {
-    const Four four = reinterpret_cast<const Four *>(from)[at >> 2];
+// Load the first `count` of the four elements of a group, all of them in one instruction.
+INLINE void read_four(const float *from, int64_t group, int count, float *to) {
+  if (count == 4) {
+    const Four four = reinterpret_cast<const Four *>(from)[group];
 #pragma unroll
     for (int j = 0; j < 4; j++) to[j] = four.value[j];
   } else {
 #pragma unroll
-    for (int j = 0; j < 4; j++) to[j] = j >= skip && j < end ? from[at + j] : 0.5f;
+    for (int j = 0; j < 4; j++) to[j] = j < count ? from[4 * group + j] : 0.5f;
   }
 }
 
-// Draw rows of angles, each a part of a stream. `sizes` has the number of angles in a row (low, high), the number of
-// rows, flags and a `Kind`; with `TABLE` the concentration is a table of `Cell`.
-template <class Cipher, class Quantile, bool TABLE, int KIND>
-INLINE void angles(const Task &task, void *out, Quantile &quantile) {
-  const int64_t count = static_cast<int64_t>(task.sizes[0] | static_cast<uint64_t>(task.sizes[1]) << 32);
-  const int64_t rows = task.sizes[2];
-  const uint32_t flags = task.sizes[3];
-  const int kind = KIND == ANY ? static_cast<int>(task.sizes[4]) : KIND, width = kind == FLOAT32 ? 4 : 2;
-  const bool many_locs = flags & LOCS, many_kappas = !TABLE && flags & CONCENTRATIONS;
-  const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-  if constexpr (TABLE) {
-    if (!(flags & CONCENTRATION_ROWS)) {
-      quantile.fill(reinterpret_cast<const Cell *>(task.concentration), thread, threads);
-      __syncthreads();
+// Draw the angles of a stream from its beginning. `sizes` has their number (low, high), flags and a `Kind`. XLA aligns
+// all arrays to 16 bytes.
+template <class Cipher>
+INLINE void angles(const uint32_t *key_words, const uint32_t *sizes, const float *kappas, const float *locs, void *out) {
+  const int64_t count = static_cast<int64_t>(sizes[0] | static_cast<uint64_t>(sizes[1]) << 32);
+  const bool many_kappas = sizes[2] & CONCENTRATIONS, many_locs = sizes[2] & LOCS;
+  const int kind = static_cast<int>(sizes[3]);
+  uint32_t key[Cipher::KEY];
+#pragma unroll
+  for (int j = 0; j < Cipher::KEY; j++) key[j] = key_words[j];
+  const float one_kappa = kappas[0], one_loc = many_locs ? 0 : reduce_turns(locs[0]);
+  const bool moved = many_locs || !(one_loc == 0);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t group = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; 4 * group < count; group += step) {
+    const int64_t left = count - 4 * group;
+    const int here = left < 4 ? static_cast<int>(left) : 4;
+    uint32_t words[4];
+    Cipher::words(key, group, words);
+    float x[4], kappa[4] = {one_kappa, one_kappa, one_kappa, one_kappa}, loc[4] = {one_loc, one_loc, one_loc, one_loc};
+    if (many_kappas) read_four(kappas, group, here, kappa);
+    Direct::angles(words, kappa, x);
+    if (moved) {
+      if (many_locs) {
+        read_four(locs, group, here, loc);
+#pragma unroll
+        for (int j = 0; j < 4; j++) loc[j] = reduce_turns(loc[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; j++) x[j] = wrap(x[j], loc[j]);
     }
-  }
-  // A block has several short rows, but only one if each row has a table, for which all threads of a block wait.
-  const int64_t row_step = static_cast<int64_t>(gridDim.y) * blockDim.y;
-  for (int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows; row += row_step) {
-    uint32_t key[Cipher::KEY];
+    if (here == 4) {
+      write_four(kind, out, group, x);
+    } else {
 #pragma unroll
-    for (int j = 0; j < Cipher::KEY; j++) key[j] = task.key[(flags & KEY_ROWS ? row * Cipher::KEY : 0) + j];
-    const uint32_t *place = task.start + (flags & START_ROWS ? 2 * row : 0);
-    const uint64_t start = static_cast<uint64_t>(place[0]) << 32 | place[1];
-    const int skew = static_cast<int>(start & 3);
-    const int64_t before = row * count;
-    void *to = static_cast<char *>(out) + before * width;
-    const float *kappas = task.concentration, *locs = task.loc + (flags & LOC_ROWS ? many_locs ? before : row : 0);
-    if constexpr (TABLE) {
-      if (flags & CONCENTRATION_ROWS) {
-        __syncthreads();
-        const int64_t first = row * Table::CELLS;
-        quantile.fill(reinterpret_cast<const Cell *>(kappas) + first, thread, threads);
-        __syncthreads();
-      }
-    } else if (flags & CONCENTRATION_ROWS) {
-      kappas += many_kappas ? before : row;
-    }
-    const float one_loc = many_locs ? 0 : reduce_turns(locs[0]), one_kappa = TABLE ? 0 : kappas[0];
-    const bool moved = many_locs || !(one_loc == 0), vectors = skew == 0 && aligned(to);
-    const bool kappa_vectors = skew == 0 && aligned(kappas), loc_vectors = skew == 0 && aligned(locs);
-    const int64_t groups = (count + skew + 3) >> 2, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    for (int64_t v = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; v < groups; v += step) {
-      uint32_t words[4];
-      Cipher::words(key, ((start >> 2) + v) & 0x3FFFFFFFFFFFFFFFu, words);
-      const int64_t at = 4 * v - skew, left = count - at;
-      const int skip = at < 0 ? skew : 0, end = left < 4 ? static_cast<int>(left) : 4;
-      float x[4], kappa[4] = {one_kappa, one_kappa, one_kappa, one_kappa}, loc[4] = {one_loc, one_loc, one_loc, one_loc};
-      if (many_kappas) read_four(kappas, at, skip, end, kappa_vectors, kappa);
-      quantile.angles(words, kappa, x);
-      if (moved) {
-        if (many_locs) {
-          read_four(locs, at, skip, end, loc_vectors, loc);
-#pragma unroll
-          for (int j = 0; j < 4; j++) loc[j] = reduce_turns(loc[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) x[j] = wrap(x[j], loc[j]);
-      }
-      if (vectors && end == 4) {
-        write_four(kind, to, at, x);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-          if (j >= skip && j < end) write_one(kind, to, at + j, x[j]);
-      }
+      for (int j = 0; j < 4; j++)
+        if (j < here) write_one(kind, out, 4 * group + j, x[j]);
     }
   }
 }
 
-#define TABLE_KERNEL(name, Cipher, kind)                                                                              \
-  extern "C" __global__ void __launch_bounds__(256, 4)                                                                \
-      name(const uint32_t *key, const uint32_t *start, const uint32_t *sizes, const float *table, const float *loc,   \
-           void *out) {                                                                                               \
-    __shared__ Cell cells[Table::CELLS + 1];                                                                          \
-    Table quantile = {cells};                                                                                         \
-    angles<Cipher, Table, true, kind>({key, start, sizes, table, loc}, out, quantile);                                \
+#define KERNEL(name, Cipher)                                                                             \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                   \
+      name(const uint32_t *key, const uint32_t *sizes, const float *kappa, const float *loc, void *out) { \
+    angles<Cipher>(key, sizes, kappa, loc, out);                                                         \
   }
-#define DIRECT_KERNEL(name, Cipher)                                                                                   \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                                \
-      name(const uint32_t *key, const uint32_t *start, const uint32_t *sizes, const float *kappa, const float *loc,   \
-           void *out) {                                                                                               \
-    Direct quantile;                                                                                                  \
-    angles<Cipher, Direct, false, ANY>({key, start, sizes, kappa, loc}, out, quantile);                               \
-  }
-// For arrays the rounding is chosen at run time, which costs little compared with the quantile.
-#define KERNELS(cipher, Cipher)                           \
-  TABLE_KERNEL(cipher##_table_float32, Cipher, FLOAT32)   \
-  TABLE_KERNEL(cipher##_table_bfloat16, Cipher, BFLOAT16) \
-  TABLE_KERNEL(cipher##_table_float16, Cipher, FLOAT16)   \
-  DIRECT_KERNEL(cipher##_direct, Cipher)
 
-KERNELS(threefry2x32, Threefry2x32)
-KERNELS(threefry4x32, Threefry4x32)
-KERNELS(philox2x32, Philox2x32)
-KERNELS(philox4x32, Philox4x32)
+KERNEL(threefry2x32_direct, Threefry2x32)
+KERNEL(threefry4x32_direct, Threefry4x32)
