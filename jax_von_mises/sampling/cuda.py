@@ -1,9 +1,9 @@
 """Draw angles with this package's CUDA kernels, if the environment turns them on and they agree with XLA's program.
 
 XLA compiles a draw with a concentration for each angle into several kernels, which pass 20 bytes per angle to each
-other. A kernel of ``kernels/angles.cu`` does everything in one pass and writes only the angles. On an H100 it draws 2^24
-or more angles in about half the time of the *plain path*, XLA's program; up to 2^20 angles both take equally long. The
-kernels draw what `programs_for` describes; everything else takes the plain path.
+other. A kernel of ``kernels/angles.cu`` does everything in one pass and writes only the angles. On an H100, it draws
+2^24 or more angles in about half the time of the *plain path*, XLA's program; up to 2^20 angles, both take about
+equally long. The kernels draw what `programs_for` describes; everything else takes the plain path.
 
 The kernels are shipped as PTX, which the driver compiles for the GPU at hand, so no compiler or toolkit is needed. XLA
 accepts them in the custom call `TARGET`, which is not a stable interface: each kernel is therefore compared with the
@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
@@ -137,7 +138,7 @@ def _draw_jvp(spec: KernelSpec, primals: tuple[Any, ...], tangents: tuple[Any, .
         return wrap(x, jnp.broadcast_to(reduce_turns(loc), spec.shape)).astype(spec.dtype)
 
     x: jax.Array
-    x, dx = jax.jvp(moved, (loc, kappa), tangents[2:])
+    x, dx = jax.jvp(moved, (loc, kappa), tangents[1:])
     return x, dx
 
 
@@ -153,7 +154,7 @@ def _about_zero_jvp(
 ) -> tuple[jax.Array, jax.Array]:
     key, kappa = primals
     x = _about_zero(spec, key, kappa)
-    kappa, change = (jnp.broadcast_to(each, spec.shape) for each in (kappa, tangents[2]))
+    kappa, change = (jnp.broadcast_to(each, spec.shape) for each in (kappa, tangents[1]))
     return x, transform.slope(x, kappa) * change
 
 
@@ -192,7 +193,7 @@ def kernel_angles(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.A
     sizes = np.array([size % 2**32, size >> 32, flags, KERNEL_DTYPES[spec.dtype]], np.uint32)
     loc, kappa = (jnp.broadcast_to(x, spec.shape).reshape(-1) if x.size > 1 else x.reshape(1) for x in (loc, kappa))
     out = jax.ShapeDtypeStruct((size,), spec.dtype)
-    return launch(spec.name, blocks(size), out, key, jnp.asarray(sizes), kappa, loc).reshape(spec.shape)
+    return launch(spec.name, blocks(size), out, key, sizes, kappa, loc).reshape(spec.shape)
 
 
 def blocks(count: int) -> int:
@@ -201,12 +202,12 @@ def blocks(count: int) -> int:
     return min(-(-count // (4 * BLOCK_THREADS)), BLOCKS * cores)
 
 
-def launch(name: str, count: int, out: jax.ShapeDtypeStruct, *operands: jax.Array) -> jax.Array:
+def launch(name: str, count: int, out: jax.ShapeDtypeStruct, *operands: ArrayLike) -> jax.Array:
     """Launch a kernel in `count` blocks of threads."""
     numbers = {"grid_x": count, "grid_y": 1, "grid_z": 1, "shared_mem_bytes": 0}
     numbers |= {"block_x": BLOCK_THREADS, "block_y": 1, "block_z": 1}
     x: jax.Array = jax.ffi.ffi_call(TARGET, out, custom_call_api_version=4)(
-        *operands,
+        *map(jnp.asarray, operands),
         name=name,
         kernel_type="ptx",
         kernel_data=kernel_text(name),
