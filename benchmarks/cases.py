@@ -143,6 +143,12 @@ GRIDS = {
         for power in SIZES
         if 10 <= power <= 26
     ),
+    # What a GPU is asked for: one concentration, one for each angle, and the gradient with respect to these.
+    "gpu": (
+        *(Case(f"gpu-one=2^{power}", "gpu", 2**power, 5.0) for power in (20, 24, 28)),
+        *(Case(f"gpu-array=2^{power}", "gpu", 2**power, BROAD) for power in (20, 24, 26)),
+        *(Case(f"gpu-gradient=2^{power}", "gpu", 2**power, BROAD, task="gradient") for power in (20, 24)),
+    ),
     "functions": tuple(
         Case(f"{task},k={k:g},{dtype}", "functions", 2**20, k, task=task, dtype=dtype)
         for task in FUNCTIONS
@@ -151,7 +157,7 @@ GRIDS = {
 }
 
 # Groups whose cases have the same size on a GPU as on a CPU.
-FIXED = ("small", "sizes", "arrays")
+FIXED = ("small", "sizes", "arrays", "gpu")
 
 
 def on_gpu(case):

@@ -17,6 +17,7 @@ __all__ = ["main", "run"]
 STYLES = {
     OURS: {"color": "#D55E00", "marker": "o", "linewidth": 2.4, "markersize": 7, "zorder": 5},
     "eager": {"color": "#D55E00", "marker": "x", "linestyle": (0, (1, 1))},
+    "kernels": {"color": "#D55E00", "marker": "+", "linestyle": (0, (4, 1))},
     "normal": {"color": "#555555", "marker": "", "linestyle": (0, (5, 3)), "linewidth": 1.5},
     "numpy": {"color": "#0072B2", "marker": "s"},
     "mkl": {"color": "#0072B2", "marker": "x", "linestyle": (0, (1, 1))},

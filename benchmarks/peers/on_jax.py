@@ -1,6 +1,8 @@
 """Define the peers that JAX compiles, including this package."""
 
+import os
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from benchmarks.cases import ARC, LOCS, TASKS, WEIGHTS
 from benchmarks.peers.common import BENCH, NO_DERIVATIVE, OURS, SEED, Peer, Ready, Unavailable, lacks, rotating
 from benchmarks.timing import Competitor
 
-__all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours", "OursEager"]
+__all__ = ["TFP", "JaxNormal", "JaxScipy", "NumPyro", "Ours", "OursByKernels", "OursEager"]
 
 
 def parameters(case):
@@ -126,6 +128,33 @@ class Ours(Peer):
         """Prepare estimates for a batch of data sets."""
         fit = self.package().fit
         return of_arrays(case, lambda x, loc, concentration: fit(x, axis=1))
+
+
+class OursByKernels(Ours):
+    """The package with its CUDA kernels turned on."""
+
+    name, label = "kernels", "jax_von_mises, CUDA kernels"
+    lacks: ClassVar = lacks("the kernels only draw", *(task for task in TASKS if task not in ("sample", "gradient")))
+
+    def sampler(self, case):
+        """Return the sampler by the kernels, with the shape and the dtype of `case`."""
+        import jax
+
+        if jax.default_backend() != "gpu":
+            raise Unavailable("JAX does not run on a GPU")
+        self.package()
+        from jax_von_mises import environment
+        from jax_von_mises.sampling import cuda
+
+        if not (cuda.devices() and case.dtype in cuda.KERNEL_DTYPES and cuda.agrees("threefry2x32")):
+            raise Unavailable("the kernels do not draw this dtype, or not on this device")
+        sample = self.package().sample_von_mises
+
+        def drawn(key, loc, concentration):
+            with mock.patch.dict(os.environ, {environment.CUDA_KERNELS: "1"}):
+                return sample(key, loc, concentration, (case.count,), case.dtype, method="direct")
+
+        return drawn
 
 
 class OursEager(Peer):
