@@ -13,7 +13,7 @@ GUARD ?=
 # several devices.
 NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
   tests/sampling/test_cuda.py::test_a_program_for_several_devices
-NEWEST_MARKS ?= not slow
+NEWEST_MARKS ?= not slow and not kernels and not gpu
 # Tests that also run with one CPU device, where results can differ; all tests run with eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # The release of JAX that compiles draws for a GPU on a machine without one. tools/gpu_programs.json holds its results.
@@ -34,12 +34,13 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-gpu-programs exactness guard audit lint docs pages docs-code clean
+.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-kernels test-gpu-programs exactness guard audit lint docs pages docs-code clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU if there is one"
 	@echo "make test     run the tests, and a smoke test on the newest Python and JAX: a few minutes"
 	@echo "make test-whole  run all tests, including slow ones, also on the newest Python and JAX: hours"
+	@echo "make test-kernels  execute the CUDA kernels on the CPU, and compare their angles with XLA's: half a minute"
 	@echo "make test-gpu-programs  compile draws for an H100 without one: check their cost and their launches"
 	@echo "make exactness  compare millions of angles with their distribution"
 	@echo "make guard    compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY"
@@ -71,9 +72,9 @@ test:
 
 # Run all tests, slow ones included, on this Python and on the newest one with the newest JAX: hours on two cores.
 test-whole: .venv-test/installed
-	.venv-test/bin/python $(PYTEST) -m "slow or not slow" $(TESTS)
-	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "slow or not slow" $(ONE_DEVICE_TESTS)
-	@$(MAKE) --no-print-directory test-newest NEWEST_TESTS="$(TESTS)" NEWEST_MARKS="slow or not slow"
+	.venv-test/bin/python $(PYTEST) -m "not gpu" $(TESTS)
+	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "not gpu" $(ONE_DEVICE_TESTS)
+	@$(MAKE) --no-print-directory test-newest NEWEST_TESTS="$(TESTS)" NEWEST_MARKS="not gpu"
 
 test-oldest: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) $(TESTS)
@@ -122,6 +123,10 @@ run-newest: .venv-newest/installed
 	@echo "installing the tests into .venv-newest"
 	@.venv-newest/bin/python $(PIP) --upgrade -e ".[test]"
 	@touch $@
+
+# Needs no GPU. Kernels are executed if there is a C compiler, and compiled if nvcc 13.0 and ptxas are on the path.
+test-kernels: .venv-test/installed
+	.venv-test/bin/python $(PYTEST) -m kernels tests/sampling/test_kernels.py
 
 # GPU_JAX needs Python 3.12. If its packages are unavailable, as on a mirror without large files, the check is skipped
 # with a message.

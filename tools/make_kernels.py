@@ -1,13 +1,13 @@
 """Make `jax_von_mises/sampling/kernels/angles.ptx`, the shipped CUDA kernels, from `angles.cu`.
 
-Run from the repository root, with nvcc 13.0 on the path (takes half a minute; needs no GPU)::
+Run from the repository root, with nvcc 13.0 on the path (takes seconds; needs no GPU)::
 
     python -m tools.make_kernels            # writes jax_von_mises/sampling/kernels/angles.ptx
     python -m tools.make_kernels --check    # only reports whether the committed file is current
 
 PTX is text that the driver compiles for the GPU at hand. The first line of the file identifies its source;
-`tests/sampling/test_cuda.py` compares it with the current source, and compiles the source again if nvcc 13.0 is on the
-path.
+`tests/sampling/test_kernels.py` compares it with the current source, and compiles the source again if nvcc 13.0 is on
+the path.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 //
 // The functions are those of sampling/counter.py and transform.py and of the modules of numerics, with the same names;
 // the constants come from numerics/coefficients.py. `python -m tools.make_kernels` compiles this file into the shipped
-// angles.ptx, and `python -m tools.ptx` executes that on a CPU.
+// angles.ptx, and `make test-kernels` executes that on a CPU.
 //
 // A thread draws the four angles of one group of words, 4 g to 4 g + 3 of the stream: two blocks of a cipher of two
 // words, or one of four.
