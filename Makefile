@@ -19,9 +19,6 @@ ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes
 # The release of JAX that compiles draws for a GPU on a machine without one. tools/gpu_programs.json holds its results.
 # The release is fixed, so a new one does not change them.
 GPU_JAX ?= 0.12.0.1
-# Releases of JAX with which launches of the CUDA kernels are checked, in addition to the newest release.
-LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
-LAUNCH_MORE ?=
 # The command that runs if a check for a GPU is impossible here; `false` makes that an error.
 GPU_SKIP ?= true
 # Number of test processes: at most four, and one per core, since each compiles its own programs. With `worksteal`, each
@@ -40,7 +37,7 @@ help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU if there is one"
 	@echo "make test     run the tests, and a smoke test on the newest Python and JAX: a few minutes"
 	@echo "make test-whole  run all tests, including slow ones, also on the newest Python and JAX: hours"
-	@echo "make test-gpu-programs  compile draws for an H100 without one: check their cost and their launches"
+	@echo "make test-gpu-programs  compile draws for an H100 without one, and check their cost; CI does it once a week"
 	@echo "make exactness  compare millions of angles with their distribution"
 	@echo "make guard    compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    check dependencies for known vulnerabilities; needs the network"
@@ -128,18 +125,12 @@ run-newest: .venv-newest/installed
 test-gpu-programs:
 	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
 	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: programs for a GPU were not checked"; $(GPU_SKIP); exit; fi; \
-	newest=$$($$python -m pip index versions jax 2>/dev/null | sed -n 's/^jax (\(.*\))$$/\1/p'); \
-	[ -n "$$newest" ] || { echo "the newest release of JAX cannot be looked up: its launch of kernels was not checked"; $(GPU_SKIP); } || exit; \
-	$(MAKE) --no-print-directory -j2 --output-sync=target GPU_PYTHON=$$python gpu-programs \
-	  $$(printf 'launch-%s\n' $(LAUNCH_JAX) $(LAUNCH_MORE) $$newest | sort -u)
+	$(MAKE) --no-print-directory GPU_PYTHON=$$python gpu-programs
 
 .PHONY: gpu-programs
 .PRECIOUS: .venv-gpu-%/installed
 gpu-programs: .venv-gpu-$(GPU_JAX)/installed
 	@[ ! -e $< ] || .venv-gpu-$(GPU_JAX)/bin/python -m tools.gpu_programs --check
-
-launch-%: .venv-gpu-%/installed
-	@[ ! -e $< ] || .venv-gpu-$*/bin/python -m tools.launch_contract
 
 # Leave out the CUDA libraries, which take gigabytes, since compiling does not need them.
 .venv-gpu-%/installed: $(PACKAGING)
