@@ -158,8 +158,8 @@ def configure(
         Number of runs to profile.
     cuda_kernels : bool, optional
         Whether `sample_von_mises` draws with this package's kernels on a CUDA device, after it has compared them with
-        XLA's program; False by default. See *CUDA kernels* in the GPU guide for what they draw and gain. The setting can
-        be changed at any time and applies to functions traced afterwards.
+        XLA's program; False by default. See *CUDA kernels* in the GPU guide for what they draw and gain. The setting
+        can be changed at any time and applies to functions traced afterwards.
     xla_flags : str or dict, optional
         Further XLA flags, ``"--xla_name=value ..."`` or ``{"xla_name": value}``. A flag that is already in
         ``XLA_FLAGS`` takes the new value.
