@@ -9,19 +9,16 @@ OUT ?= samples.npy
 TESTS ?= tests
 # Arguments for the guard, such as GUARD="--json result.json".
 GUARD ?=
-# A smoke test on the newest Python and JAX: random words, gradients, workarounds for the compiler, and a program for
-# several devices.
+# A smoke test on the newest Python and JAX: random words, gradients, workarounds for the compiler, and programs that
+# draw by a CUDA kernel.
 NEWEST_TESTS ?= tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/numerics/test_xla.py \
-  tests/sampling/test_cuda.py::test_a_program_for_several_devices
+  tests/sampling/test_cuda.py
 NEWEST_MARKS ?= not slow and not kernels and not gpu
 # Tests that also run with one CPU device, where results can differ; all tests run with eight.
 ONE_DEVICE_TESTS ?= tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # The release of JAX that compiles draws for a GPU on a machine without one. tools/gpu_programs.json holds its results.
 # The release is fixed, so a new one does not change them.
 GPU_JAX ?= 0.12.0.1
-# Releases of JAX with which launches of the CUDA kernels are checked, in addition to the newest release.
-LAUNCH_JAX ?= 0.11.2 $(GPU_JAX)
-LAUNCH_MORE ?=
 # The command that runs if a check for a GPU is impossible here; `false` makes that an error.
 GPU_SKIP ?= true
 # Number of test processes: at most four, and one per core, since each compiles its own programs. With `worksteal`, each
@@ -34,14 +31,15 @@ PIP = -m pip install -q --no-compile
 PACKAGING = setup.cfg pyproject.toml Makefile
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-kernels test-gpu-programs exactness guard audit lint docs pages docs-code clean
+.PHONY: help sample test test-whole test-oldest test-one-device test-newest test-kernels test-gpu test-gpu-programs exactness guard audit lint docs pages docs-code clean
 
 help:
 	@echo "make sample   draw $(SIZE) angles into $(OUT), on the GPU if there is one"
 	@echo "make test     run the tests, and a smoke test on the newest Python and JAX: a few minutes"
 	@echo "make test-whole  run all tests, including slow ones, also on the newest Python and JAX: hours"
 	@echo "make test-kernels  execute the CUDA kernels on the CPU, and compare their angles with XLA's: half a minute"
-	@echo "make test-gpu-programs  compile draws for an H100 without one: check their cost and their launches"
+	@echo "make test-gpu  install for an NVIDIA GPU, and test draws, functions and kernels on it"
+	@echo "make test-gpu-programs  compile draws for an H100 without one, and check their cost; CI does it once a week"
 	@echo "make exactness  compare millions of angles with their distribution"
 	@echo "make guard    compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY"
 	@echo "make audit    check dependencies for known vulnerabilities; needs the network"
@@ -128,23 +126,25 @@ run-newest: .venv-newest/installed
 test-kernels: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m kernels tests/sampling/test_kernels.py
 
+# Needs an NVIDIA GPU. One process, since several would share its memory.
+test-gpu: .venv-test-gpu/installed
+	JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_PREALLOCATE=false .venv-test-gpu/bin/python -m pytest -q -m gpu tests/test_gpu.py
+
+.venv-test-gpu/installed: $(PACKAGING) install_gpu.sh
+	@PYTHON="$(PYTHON)" ./install_gpu.sh --extras test --venv $(@D)
+	@touch $@
+
 # GPU_JAX needs Python 3.12. If its packages are unavailable, as on a mirror without large files, the check is skipped
 # with a message.
 test-gpu-programs:
 	@python=$$(if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then echo $(PYTHON); else $(NEWEST); fi); \
 	if [ -z "$$python" ]; then echo "no Python 3.12 or newer found: programs for a GPU were not checked"; $(GPU_SKIP); exit; fi; \
-	newest=$$($$python -m pip index versions jax 2>/dev/null | sed -n 's/^jax (\(.*\))$$/\1/p'); \
-	[ -n "$$newest" ] || { echo "the newest release of JAX cannot be looked up: its launch of kernels was not checked"; $(GPU_SKIP); } || exit; \
-	$(MAKE) --no-print-directory -j2 --output-sync=target GPU_PYTHON=$$python gpu-programs \
-	  $$(printf 'launch-%s\n' $(LAUNCH_JAX) $(LAUNCH_MORE) $$newest | sort -u)
+	$(MAKE) --no-print-directory GPU_PYTHON=$$python gpu-programs
 
 .PHONY: gpu-programs
 .PRECIOUS: .venv-gpu-%/installed
 gpu-programs: .venv-gpu-$(GPU_JAX)/installed
 	@[ ! -e $< ] || .venv-gpu-$(GPU_JAX)/bin/python -m tools.gpu_programs --check
-
-launch-%: .venv-gpu-%/installed
-	@[ ! -e $< ] || .venv-gpu-$*/bin/python -m tools.launch_contract
 
 # Leave out the CUDA libraries, which take gigabytes, since compiling does not need them.
 .venv-gpu-%/installed: $(PACKAGING)
@@ -205,6 +205,6 @@ docs-code: .venv-test/installed
 	.venv-test/bin/python $(PYTEST) -m slow tests/docs/test_docs.py
 
 clean:
-	rm -rf .venv .venv-test .venv-newest .venv-gpu* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build build dist *.egg-info
+	rm -rf .venv .venv-test .venv-test-gpu .venv-newest .venv-gpu* .venv-bench .venv-audit .venv-lint .venv-docs docs/_build build dist *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,8 +4,7 @@
 the route. The main public functions are in `sampler`; others are in `sharded`, `truncated`, `variance_reduction`,
 `sphere` (directions) and `bivariate` (pairs).
 
-`cuda` decides whether to draw with a CUDA kernel, and `cuda_launch` launches it. `cuda_trial` tests the kernels in a
-child process, `cuda_verdict` stores the result, and `cuda_self_test` tests a kernel in the current process.
+`cuda` draws angles with CUDA kernels, which users can turn on; `sampler` imports it only then.
 
 Batches and files of angles are in `jax_von_mises.streams`.
 """

@@ -21,14 +21,14 @@ from jax_von_mises.runtime import configuration
 variables = dict(os.environ)
 configured = runtime.configure(
     platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=1, vector_width=512,
-    cpu_devices=3, compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernel=False,
+    cpu_devices=3, compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernels=False,
     xla_flags={"xla_gpu_autotune_level": 0, "xla_cpu_enable_fast_min_max": False, "xla_dump_hlo_pass_re": ""},
 )
 assert not configuration.started(), "`configure` must not start JAX"
 assert configured == runtime.settings()
 assert all(item.source == "configure" and item.changeable for item in configured)
 assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5" and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
-assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNEL"] == "false"
+assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == os.environ["JAX_VON_MISES_CUDA_KERNELS"] == "false"
 # The user's flags stay, including repeated ones, except those that `configure` sets.
 assert os.environ["XLA_FLAGS"].split() == [
     "--xla_disable_hlo_passes=a", "--xla_disable_hlo_passes=b", "--xla_cpu_prefer_vector_width=512",
@@ -68,7 +68,7 @@ def test_set_shown_and_undone():
     assert "on cpu, and threads, cpu_devices, xla_flags can no longer change" in message
     assert "PJRT_NPROC=2 JAX_NUM_CPU_DEVICES=4" in message
     assert "XLA_FLAGS=" in message
-    assert changeable == "['cuda_kernel', 'profile_guided', 'profiled_runs', 'x64']"
+    assert changeable == "['cuda_kernels', 'profile_guided', 'profiled_runs', 'x64']"
     for name in ("PJRT_NPROC", "XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "jax_num_cpu_devices", "jax_platforms"):
         assert repr(name) in kept
     assert "x64" not in kept
@@ -88,7 +88,7 @@ VALUES = {
     "latency_hiding": (False, "XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false"),
     "profile_guided": (False, "JAX_ENABLE_PGLE", "false"),
     "profiled_runs": (3, "JAX_PGLE_PROFILING_RUNS", "3"),
-    "cuda_kernel": (False, "JAX_VON_MISES_CUDA_KERNEL", "0"),
+    "cuda_kernels": (False, "JAX_VON_MISES_CUDA_KERNELS", "0"),
     "xla_flags": ("--xla_gpu_autotune_level=4", "XLA_FLAGS", "--xla_gpu_autotune_level=4"),
 }
 SHOWN = """

@@ -1,6 +1,5 @@
 """Test the doctor's findings on machines, installations and settings, and its handling of failed child processes."""
 
-import argparse
 import functools
 import importlib.metadata
 import json
@@ -15,8 +14,8 @@ import pytest
 
 from jax_von_mises import environment, runtime
 from jax_von_mises.cli import commands
-from jax_von_mises.runtime import child, doctor, hardware, kernel_trial, probe, variables
-from jax_von_mises.sampling import counter, cuda, cuda_verdict, transform
+from jax_von_mises.runtime import child, doctor, hardware, probe, variables
+from jax_von_mises.sampling import counter, cuda, transform
 from tests import children, reference
 
 PIP = {"jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -214,8 +213,8 @@ def test_plugins(monkeypatch):
         ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "warning", "JAX reads XLA_PYTHON_CLIENT_PREALLOCATE=false"),
         ({"jax_enable_x64": "1"}, "warning", "write JAX_ENABLE_X64, in capitals"),
         ({"JAX_SOMETHING_ELSE_OF_MINE": "1"}, "note", "check whether anything else reads it"),
-        ({"JAX_VON_MISES_CUDA_KERNEL": "maybe"}, "warning", "write 1 or 0"),
-        ({"JAX_VON_MISES_CUDA_KERNELS": "1"}, "warning", "did you mean JAX_VON_MISES_CUDA_KERNEL?"),
+        ({"JAX_VON_MISES_CUDA_KERNELS": "maybe"}, "warning", "write 1 or 0"),
+        ({"JAX_VON_MISES_CUDA_KERNEL": "1"}, "warning", "did you mean JAX_VON_MISES_CUDA_KERNELS?"),
         ({"JAX_VON_MISES_SPEED": "1"}, "warning", "is not read by jax_von_mises -> unset it"),
         ({"NCCL_P2P_DISABLE": "1"}, "note", "is read by NCCL, through which GPUs exchange data; the sampler exchanges"),
         ({"OMP_NUM_THREADS": "4"}, "note", "is not read by JAX; the linear algebra of NumPy and SciPy reads it"),
@@ -245,7 +244,7 @@ def test_plugins(monkeypatch):
                 "JAX_DEBUG_NANS": "false",
                 "CUDA_VISIBLE_DEVICES": "0,1",
                 "JAX_PLATFORMS": "cuda,cpu",
-                "JAX_VON_MISES_CUDA_KERNEL": "1",
+                "JAX_VON_MISES_CUDA_KERNELS": "1",
             },
             None,
             None,
@@ -403,141 +402,28 @@ def test_gpu_that_is_not_used(monkeypatch):
 
 DEVICE = {"device": "cuda:0", "words_agree": True, "agrees": True, "broken": [], "apart": 1.0, "kind": "H100"}
 DEVICE |= {"angles": 1, "seconds": 1.0, "first_seconds": 1.0, "memory": {"free": None}}
-ABOUT = {"card": "H100", "driver": "580.65.06"}
 
 
-@pytest.fixture
-def kernels(tmp_path, monkeypatch):
-    """Simulate a machine with CUDA kernels; return a state in which tests set the outcomes of trial and draws."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tmp_path.chmod(0o700)
-    tried = []
-
-    def probe(planned, timeout):
-        requested, kept = planned.get(cuda.VARIABLE), cuda_verdict.read(ABOUT)
-        path = "kernels" if requested or kept == "" else f"plain, {kept}"
-        steps, ended = [{"step": "device", **DEVICE, "path": path}, {"step": "end"}], child.Ended(0, "", "")
-        if requested:
-            assert kept is None, "a verdict was kept before the devices drew with the kernels"
-            steps, ended = state.draws or (steps, ended)
-        elif state.plain:
-            steps, ended = state.plain
-        first = {"step": "devices", "platform": "gpu", "platform_version": "cuda 13000"}
-        return [first | {"untried": state.untried and kept is None}, *steps], ended
-
-    def run(timeout, **planned):
-        tried.append((timeout, planned.get(cuda.VARIABLE)))
-        return (state.trial,)
-
-    monkeypatch.setattr(doctor, "_probe", probe)
-    monkeypatch.setattr(kernel_trial, "run", run)
-    trial = kernel_trial.Trial("H100", "", "passed", ABOUT)
-    state = argparse.Namespace(untried=True, plain=None, draws=None, trial=trial, tried=tried)
-    return state
+@pytest.mark.parametrize("kernels", [None, True, False])
+def test_cuda_kernels(kernels):
+    """The doctor says whether CUDA kernels that are turned on agree; kernels that do not agree are only a note."""
+    device = DEVICE | {"kernels": kernels}
+    note = "note: cuda:0: this package's CUDA kernels differ from XLA's program, which is used instead"
+    assert (note in detail(doctor._drawn([device]))) == (kernels is False)
+    lines = "\n".join(doctor._device_lines(device))
+    assert ("CUDA kernels are turned on and agree" in lines) == (kernels is True)
 
 
-def of_kernels(found):
-    """Return the finding on the trial, or an empty string."""
-    return "\n".join(
-        line for line in detail(found.findings).splitlines() if "trial of the CUDA kernels on H100" in line
-    )
-
-
-@pytest.mark.parametrize(
-    ("failed", "words", "path", "do"),
-    [
-        ("", "passed", "kernels", None),
-        ("", "passed, also under compute-sanitizer", "kernels", None),
-        ("other words", "failed: other words", "plain, other words", "the plain path (XLA without"),
-        (None, "did not finish: no answer within 9 s", "plain, None", "remove the cause, or give a longer"),
-    ],
-)
-def test_trial_of_the_kernels(kernels, failed, words, path, do):
-    """The trial runs if there is no verdict, and the devices then draw again; no outcome counts as a problem."""
-    kernels.trial = kernels.trial._replace(failed=failed, detail=words)
-    found = runtime.diagnose(timeout=9)
-    assert kernels.tried == [(9, None)]
-    assert cuda_verdict.read(ABOUT) == failed
-    assert [device["path"] for device in found.devices] == [path]
-    assert of_kernels(found).startswith("note: ") == (do is not None)
-    assert (do or "") in of_kernels(found)
-    assert "problem: drawing" not in detail(found.findings)
-
-
-def test_no_trial_without_kernels(kernels):
-    kernels.untried = False
-    assert of_kernels(runtime.diagnose(timeout=9)) == ""
-    kernels.untried, kernels.plain = True, ([{"step": "draw", "device": "cuda:0"}], child.Ended(-11, "", ""))
-    found = runtime.diagnose(timeout=9)
-    assert "problem: drawing on cuda:0 failed: exit code -11" in detail(found.findings)
-    assert kernels.tried == []
-
-
-@pytest.mark.parametrize(
-    ("about", "do"),
-    [
-        (ABOUT, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process, or XDG_CACHE_HOME to a private"),
-        (ABOUT | {"driver": None}, f"{cuda.VARIABLE}=1 to use the kernels after a test in each process"),
-    ],
-)
-def test_verdict_that_cannot_be_kept(kernels, tmp_path, about, do):
-    """The advice names XDG_CACHE_HOME only if the driver's version is known, since no verdict is kept otherwise."""
-    (tmp_path / "jax_von_mises").write_text("in the way")
-    kernels.trial = kernels.trial._replace(about=about)
-    found = runtime.diagnose(timeout=9)
-    assert "passed, but the verdict cannot be kept: " in of_kernels(found)
-    assert do in of_kernels(found)
-    assert ("XDG_CACHE_HOME" in of_kernels(found)) == (about["driver"] is not None)
-
-
-DRAWING = [{"step": "draw", "device": "cuda:0"}]
-NO_MEMORY = "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"
-SELF_TEST = f"the plain path, since {cuda.FAILED} threefry2x32_table_float32: no answer"
-
-
-@pytest.mark.parametrize(
-    ("steps", "ended", "failed", "words"),
-    [
-        (DRAWING, child.Ended(-11, "", ""), True, "drawing on cuda:0 failed: exit code -11"),
-        (DRAWING, child.Ended(1, "", "XlaRuntimeError: INTERNAL: x"), True, "drawing on cuda:0 failed: XlaRuntime"),
-        (
-            [{"step": "device", **DEVICE, "agrees": False}, {"step": "end"}],
-            child.Ended(0, "", ""),
-            True,
-            "different angles",
-        ),
-        ([{"step": "device", **DEVICE, "path": SELF_TEST}, {"step": "end"}], child.Ended(0, "", ""), True, "no answer"),
-        (DRAWING, child.Ended(1, "", NO_MEMORY), False, NO_MEMORY),
-        (DRAWING, child.Ended(-9, "", ""), False, "drawing on cuda:0 failed: exit code -9"),
-        (DRAWING, child.Ended(None, "", ""), False, "no answer within 9 s"),
-    ],
-)
-def test_kernels_that_passed_but_do_not_draw(kernels, steps, ended, failed, words):
-    """Only a failure of the kernels themselves is kept as a verdict; the plain path then draws without a problem."""
-    kernels.draws = steps, ended
-    found = runtime.diagnose(timeout=9)
-    kept = cuda_verdict.read(ABOUT)
-    assert "problem: drawing" not in detail(found.findings)
-    assert found.devices[0]["path"] == f"plain, {kept}"
-    assert f"{'failed' if failed else 'did not finish'}: the kernels passed, but then " in of_kernels(found)
-    assert words in of_kernels(found)
-    assert (kept is not None) == failed
-    assert words in (kept or words)
-
-
-def test_interrupt_while_kernels_draw(kernels, monkeypatch):
-    """An interrupt leaves no verdict, since the user may have interrupted a hang."""
-    plain = doctor._probe
-
-    def interrupted(planned, timeout):
-        if cuda.VARIABLE in planned:
-            raise KeyboardInterrupt
-        return plain(planned, timeout)
-
-    monkeypatch.setattr(doctor, "_probe", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        runtime.diagnose(timeout=9)
-    assert cuda_verdict.read(ABOUT) is None
+def test_cuda_kernels_are_compared_only_if_turned_on(monkeypatch):
+    monkeypatch.delenv(environment.CUDA_KERNELS, raising=False)
+    assert probe.kernels() is None
+    monkeypatch.setattr(cuda, "devices", lambda: ("a card",))
+    monkeypatch.setattr(cuda, "agrees", lambda cipher: cipher == "threefry2x32")
+    assert probe.kernels() is None
+    monkeypatch.setenv(environment.CUDA_KERNELS, "on")
+    assert probe.kernels() is False
+    monkeypatch.setattr(cuda, "devices", lambda: ())
+    assert probe.kernels() is None
 
 
 @pytest.mark.slow
