@@ -130,11 +130,19 @@ class Ours(Peer):
         return of_arrays(case, lambda x, loc, concentration: fit(x, axis=1))
 
 
-class OursByKernels(Ours):
+class OursByKernels(Peer):
     """The package with its CUDA kernels turned on."""
 
     name, label = "kernels", "jax_von_mises, CUDA kernels"
     lacks: ClassVar = lacks("the kernels only draw", *(task for task in TASKS if task not in ("sample", "gradient")))
+
+    def sample(self, case):
+        """Prepare draws."""
+        return of_keys(case, self.sampler(case))
+
+    def gradient(self, case):
+        """Prepare the derivative of draws."""
+        return gradient_of(case, self.sampler(case))
 
     def sampler(self, case):
         """Return the sampler by the kernels, with the shape and the dtype of `case`."""
@@ -142,13 +150,12 @@ class OursByKernels(Ours):
 
         if jax.default_backend() != "gpu":
             raise Unavailable("JAX does not run on a GPU")
-        self.package()
+        sample = Ours().package().sample_von_mises
         from jax_von_mises import environment
         from jax_von_mises.sampling import cuda
 
         if not (cuda.devices() and case.dtype in cuda.KERNEL_DTYPES and cuda.agrees("threefry2x32")):
             raise Unavailable("the kernels do not draw this dtype, or not on this device")
-        sample = self.package().sample_von_mises
 
         def drawn(key, loc, concentration):
             with mock.patch.dict(os.environ, {environment.CUDA_KERNELS: "1"}):
