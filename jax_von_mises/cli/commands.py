@@ -31,7 +31,7 @@ from jax_von_mises import runtime
 from jax_von_mises.arguments import DTYPES, LARGEST_COUNT, LARGEST_TIME
 from jax_von_mises.cli import summary
 from jax_von_mises.numerics.circle import LARGEST_LOC
-from jax_von_mises.runtime.hardware import PLATFORMS
+from jax_von_mises.runtime.doctor import PLATFORMS
 from jax_von_mises.sampling import sampler
 from jax_von_mises.streams import checkpoint, executors, safe_files, target, writer
 from jax_von_mises.version import __version__

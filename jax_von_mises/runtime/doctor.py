@@ -1,27 +1,40 @@
-"""Diagnose devices, drivers and settings, check that JAX draws correct angles, and suggest remedies."""
+"""Diagnose drivers, packages and devices: gather facts, draw on every device in a child process, and apply rules.
 
+Each rule is a small function that takes the `Facts` and returns a `Finding` or None. `RULES` lists them.
+"""
+
+import contextlib
+import importlib.metadata
 import json
+import os
+import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from jax_von_mises import arguments, environment
-from jax_von_mises.runtime import child, compilation_cache, flags, hardware, variables
-from jax_von_mises.runtime.configuration import Setting
-from jax_von_mises.runtime.configuration import settings as current_settings
+from jax_von_mises.runtime import compilation_cache
 from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
-
-# Options of JAX that would change, stop or slow the child's draws, or make JAX read their programs from a cache.
-SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
-
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+# The oldest major version of the driver that JAX's wheels for each CUDA release support, as in install_gpu.sh.
+DRIVERS = {13: 580, 12: 525}
+# Timeout in seconds, since a program that queries a broken driver may hang.
+TOOL_TIMEOUT = 20
 # If a smaller fraction of GPU memory is free, another process is probably using the GPU.
 CROWDED = 0.25
-
-Steps = Sequence[Mapping[str, Any]]
+PLUGIN = re.compile(r"jax-((cuda|rocm)\d+)-plugin$")
+# Options of JAX that would change, stop or slow the child's draws, or make JAX read their programs from a cache.
+SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
+REINSTALL = "run ./install_gpu.sh to install JAX for this machine's GPU"
 
 
 class Finding(NamedTuple):
@@ -35,38 +48,98 @@ class Finding(NamedTuple):
     """Suggested remedy."""
 
 
+class Card(NamedTuple):
+    """A GPU as its driver describes it; a value is None if the driver does not report it."""
+
+    name: str
+    total: int | None = None
+    """Memory in bytes."""
+    free: int | None = None
+    """Free memory in bytes."""
+
+
+class Facts(NamedTuple):
+    """What is known about the machine."""
+
+    packages: dict[str, str]
+    """Versions of the installed packages that matter, by name."""
+    driver: str | None
+    """Version of the NVIDIA driver."""
+    cards: tuple[Card, ...]
+    """NVIDIA GPUs."""
+    amd: tuple[str, ...]
+    """Names of AMD GPUs."""
+    trouble: str | None
+    """Why a driver did not answer."""
+    expect: str | None
+    """The platform on which JAX should run, if one was given to `diagnose` or to JAX."""
+    steps: tuple[dict[str, Any], ...]
+    """What the child reported; see `probe`."""
+    ended: str | None
+    """Why the child did not finish; None if it did."""
+    said: str
+    """What the child printed to stderr."""
+    cache: compilation_cache.CacheInfo
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """The platforms of JAX's installed plugins, such as ``cuda13``, with their versions."""
+        found = {match[1]: version for name, version in self.packages.items() if (match := PLUGIN.match(name))}
+        return dict(sorted(found.items()))
+
+    @property
+    def platform(self) -> str | None:
+        """The platform on which JAX runs; None if it did not start."""
+        start = next((step for step in self.steps if step["step"] == "devices"), None)
+        if start is None:
+            return None
+        found: str = start["platform"]
+        return found if found != "gpu" else "rocm" if "rocm" in start["version"].lower() else "cuda"
+
+    @property
+    def devices(self) -> tuple[dict[str, Any], ...]:
+        """The child's report on each device."""
+        return tuple(step for step in self.steps if step["step"] == "device")
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether JAX should use a GPU if there is one."""
+        return self.expect in (None, "gpu", "cuda", "rocm")
+
+
 class Diagnosis(NamedTuple):
     """Result of `diagnose`; ``str()`` returns it as readable text, and ``as_json()`` as JSON."""
 
-    versions: dict[str, str]
+    facts: Facts
     system: str
-    accelerators: tuple[hardware.Accelerators, ...]
-    backend: dict[str, Any]
-    """``platform``, ``version`` and ``why``; the platform is None if JAX did not start."""
-    devices: tuple[dict[str, Any], ...]
-    """Rate, comparison with the CPU, and memory of each device."""
-    settings: tuple[Setting, ...]
-    cache: compilation_cache.CacheInfo
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
         """True if there is no problem, even if there are warnings."""
-        return not any(finding.level == PROBLEM for finding in self.findings)
+        return all(finding.level != PROBLEM for finding in self.findings)
 
     def as_json(self) -> str:
         """Return the diagnosis as JSON."""
-        return json.dumps({"ok": self.ok, **_plain(self)}, indent=1)
+        found = {"jax_von_mises": __version__, "ok": self.ok, "system": self.system, "platform": self.facts.platform}
+        facts = self.facts._asdict() | {"cards": [card._asdict() for card in self.facts.cards]}
+        facts["cache"] = self.facts.cache._asdict()
+        return json.dumps(
+            {**found, **facts, "findings": [each._asdict() for each in self.findings]}, indent=2, default=str
+        )
 
     def __str__(self) -> str:
+        facts = self.facts
+        versions = {"jax_von_mises": __version__, **facts.packages}
+        gpus = [f"{card.name}{_memory(card.free, card.total)}" for card in facts.cards] + list(facts.amd)
         lines = [
-            ("versions", [", ".join(f"{name} {version}" for name, version in self.versions.items() if _shown(name))]),
+            ("versions", [", ".join(f"{name} {version}" for name, version in versions.items())]),
             ("system", [self.system]),
-            ("GPUs", [line for gpus in self.accelerators for line in _gpu_lines(gpus)] or ["none found"]),
-            ("backend", [f"{self.backend['platform'] or 'none'}: {self.backend['why']}", *_version_line(self.backend)]),
-            ("devices", [line for device in self.devices for line in _device_lines(device)]),
-            ("settings", [f"{s.name} = {s.value} ({s.source})" for s in self.settings if s.value is not None]),
-            ("cache", [_cache_line(self.cache)]),
+            ("driver", [f"NVIDIA {facts.driver}"] if facts.driver else []),
+            ("GPUs", gpus or ["none found"]),
+            ("JAX", [f"runs on {facts.platform}" if facts.platform else "does not start"]),
+            ("devices", [line for device in facts.devices for line in _device_lines(device)]),
+            ("cache", [facts.cache.path or "none"]),
         ]
         text = [f"{name if number == 0 else '':<10}{line}" for name, body in lines for number, line in enumerate(body)]
         for finding in self.findings:
@@ -79,17 +152,16 @@ class Diagnosis(NamedTuple):
 def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     """Find problems that make draws impossible, wrong or slow on this machine.
 
-    The function queries the drivers and the installed packages, checks environment variables and XLA flags, and starts
-    JAX in a child process with the configuration of this process. In the child, each device draws angles, which are
-    timed and compared with those of the CPU. The child may abort or hang without harm to this process. The diagnosis
-    takes a few seconds.
+    The function asks the drivers and the installed packages, and starts JAX in a child process with the configuration
+    of this process. In the child, each device draws angles, which are timed and compared with those of the CPU and with
+    known angles. The child may abort or hang without harm to this process. The diagnosis takes a few seconds.
 
     Parameters
     ----------
     expect : {"cpu", "cuda", "rocm", "tpu"}, optional
         Platform that JAX should use; any other is reported as a problem.
     timeout : float
-        Seconds after which each child is stopped.
+        Seconds after which the child is stopped.
 
     Returns
     -------
@@ -101,342 +173,302 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     TypeError, ValueError
         If the platform is unknown or the timeout is invalid.
     """
-    if expect is not None and expect not in hardware.PLATFORMS:
-        raise ValueError(
-            f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(hardware.PLATFORMS)}."
-        )
+    if expect is not None and expect not in PLATFORMS:
+        raise ValueError(f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(PLATFORMS)}.")
     timeout = arguments.seconds("diagnose", "timeout", timeout, above=0)
+    driver, cards, trouble = nvidia()
+    amd, amd_trouble = rocm()
+    steps, ended, said = probe(timeout)
     config: Any = jax.config
-    wanted = (expect or config.jax_platforms or "").split(",")[0]
-    installed = hardware.packages()
-    gpus = hardware.accelerators()
-    accepted, refused = _flags(timeout)
-    planned = _planned(accepted)
-    steps, ended = _probe(planned, timeout)
-    backend = _backend(steps, gpus, installed)
-    devices = _devices(steps)
-    info = compilation_cache.cache_info()
-    cards = any(found.cards for found in gpus)
-    found = [
-        *(finding for one in gpus for finding in _drivers(one, installed, _level(one, wanted))),
-        *_installed(gpus, installed),
-        *_plugins(installed),
-        *(Finding(*detail) for detail in variables.findings(cards)),
-        *refused,
-        *_start(steps, ended, timeout),
-        *_expected(backend, expect),
-        *(_unused(accepted, installed, timeout) if cards and wanted != "cpu" and backend["platform"] == "cpu" else ()),
-        *_drawn(devices),
-        *_cached(info),
-    ]
+    expect = expect or (config.jax_platforms or "").split(",")[0] or None
+    trouble, cache = trouble or amd_trouble, compilation_cache.cache_info()
+    facts = Facts(packages(), driver, cards, amd, trouble, expect, steps, ended, said, cache)
+    found = [finding for rule in RULES for finding in (rule(facts),) if finding is not None]
     found.sort(key=lambda finding: (PROBLEM, WARNING, NOTE).index(finding.level))
-    return Diagnosis(
-        versions={"jax_von_mises": __version__, **installed},
-        system=hardware.system(),
-        accelerators=gpus,
-        backend=backend,
-        devices=tuple(devices),
-        settings=current_settings(),
-        cache=info,
-        findings=tuple(found),
-    )
+    return Diagnosis(facts, system(), tuple(found))
 
 
-def _drivers(gpus: hardware.Accelerators, installed: Mapping[str, str], level: str) -> Iterator[Finding]:
-    """Check the driver of the GPUs and JAX's plugins for them; `level` applies if they cannot be used."""
-    plugins = hardware.plugins(installed)
-    cuda = [int(name.removeprefix("cuda")) for name in plugins if name.startswith("cuda")]
-    if gpus.trouble and not gpus.driver:
-        yield Finding(
-            level,
-            f"{gpus.vendor}: {gpus.trouble}",
-            "repair or reinstall the driver; if only the kernel or only the driver was updated, a reboot may be enough",
-        )
-    if gpus.vendor == "NVIDIA" and gpus.driver:
-        have = int(gpus.driver.split(".")[0])
-        fits = next((release for release, least in hardware.DRIVERS.items() if have >= least), None)
-        for release in cuda:
-            need = hardware.DRIVERS.get(release, 0)
-            if have < need:
-                do = f"update the driver to {need} or newer"
-                if fits:
-                    do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}"
-                yield Finding(level, f"driver {gpus.driver} is too old for JAX's CUDA {release} wheels", do)
-            least = hardware.CAPABILITIES.get(release, 0)
-            old = [card for card in gpus.cards if card.capability is not None and card.capability < least]
-            if old:
-                what = f"{old[0].name} has compute capability {old[0].capability}"
-                what += f", but JAX's CUDA {release} wheels need at least {least}"
-                do = "run ./install_gpu.sh --cuda12, or hide the card with CUDA_VISIBLE_DEVICES"
-                yield Finding(level if len(old) == len(gpus.cards) else WARNING, what, do)
-        if not cuda:
-            do = f"update the driver to {min(hardware.DRIVERS.values())} or newer, then run ./install_gpu.sh"
-            if fits:
-                do = f'run ./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"'
-            yield Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU", do)
-    if gpus.vendor == "AMD" and gpus.cards and not any(name.startswith("rocm") for name in plugins):
-        do = 'run ./install_gpu.sh --rocm, or pip install "jax_von_mises[rocm]"'
-        yield Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU", do)
-    for number, card in enumerate(gpus.cards):
-        if card.free is not None and card.total is not None and card.free < CROWDED * card.total:
-            yield Finding(
-                WARNING,
-                f"GPU {number} ({card.name}) has {_size(card.free)} of {_size(card.total)} free",
-                "find with nvidia-smi which process uses the rest; another JAX process takes three quarters when it "
-                "starts, unless it has XLA_PYTHON_CLIENT_PREALLOCATE=false",
-            )
+# ------------------------------------------------------------------------------------------------------- facts
 
 
-def _level(gpus: hardware.Accelerators, wanted: str) -> str:
-    """Return the level of a finding that these GPUs cannot be used: a note if another platform is wanted."""
-    return PROBLEM if wanted in ("", "gpu", {"NVIDIA": "cuda", "AMD": "rocm"}[gpus.vendor]) else NOTE
+def packages() -> dict[str, str]:
+    """Return the versions of JAX, NumPy, SciPy and JAX's plugins, if installed."""
+    found = {}
+    for each in importlib.metadata.distributions():
+        name = (each.metadata["Name"] or "").lower().replace("_", "-")
+        if name in ("jax", "jaxlib", "numpy", "scipy") or re.match(r"jax-(cuda|rocm)\d+-(plugin|pjrt)$", name):
+            found[name] = each.version
+    return dict(sorted(found.items()))
 
 
-def _installed(gpus: Iterable[hardware.Accelerators], installed: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the driver and the libraries that JAX's CUDA plugin needs."""
-    if not any(name.startswith("cuda") for name in hardware.plugins(installed)):
-        return
-    if not any(one.vendor == "NVIDIA" for one in gpus):
-        do = "install the driver; a container must be started with access to the GPUs (docker run --gpus all)"
-        yield Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
-    if missing := hardware.missing(installed):
-        do = "run ./install_gpu.sh, unless CUDA and cuDNN are installed separately"
-        yield Finding(NOTE, f"JAX's CUDA plugin is installed without {', '.join(missing)}", do)
-    for folder, library in hardware.shadows().items():
-        yield Finding(
-            WARNING,
-            f"LD_LIBRARY_PATH contains {folder}, whose {library} is loaded instead of the one that pip installed",
-            "unset LD_LIBRARY_PATH for JAX",
-        )
+def system() -> str:
+    """Describe the system, the processor and the number of cores that this process may use, on one line."""
+    model = environment.processor("model name") or platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}; {model}, {cores} cores"
 
 
-def _unused(accepted: Iterable[flags.Flag], installed: Mapping[str, str], timeout: float) -> Iterator[Finding]:
-    """Report why JAX does not use GPUs for which it has a plugin.
-
-    JAX prints the reason if the platform of these GPUs is the only one requested.
-    """
-    for plugin in hardware.plugins(installed)[:1]:
-        platform = plugin.rstrip("0123456789")
-        changes = {"JAX_PLATFORMS": platform, "XLA_FLAGS": flags.join(accepted) or None, "JAX_LOGGING_LEVEL": "INFO"}
-        ended = child.run("-c", flags.START, timeout=timeout, **{**child.configuration(), **changes})
-        why = f"no answer within {timeout:g} s" if ended.code is None else child.reason(ended)
-        what = f"JAX's plugin for {plugin} is installed, but JAX does not use the GPU: {why}"
-        yield Finding(
-            PROBLEM,
-            what,
-            "see the other findings, then 'When the GPU is not used' on the page Install of the documentation",
-        )
-
-
-def _plugins(installed: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that JAX has at most one plugin, and that the versions of its packages match."""
-    names = hardware.plugins(installed)
-    if len(names) > 1:
-        yield Finding(
-            PROBLEM,
-            f"JAX has plugins for {' and '.join(names)}, but can use only one",
-            f"run pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or uninstall those of the other",
-        )
-    core = installed.get("jaxlib", "")
-    for name, version in installed.items():
-        plugin = hardware.PLUGIN.match(name)
-        if plugin and version.split(".")[:3] != core.split(".")[:3]:
-            do = f'run pip install --upgrade "jax[{plugin[1]}]=={installed.get("jax", core)}"'
-            yield Finding(PROBLEM, f"{name} {version} does not match jaxlib {core}", do)
-    for text in hardware.unmet(installed):
-        yield Finding(PROBLEM, text, "run ./install_gpu.sh to install JAX for this GPU again")
-
-
-def _flags(timeout: float) -> tuple[list[flags.Flag], list[Finding]]:
-    """Return the flags in ``XLA_FLAGS`` that XLA accepts, and the findings on accepted and refused flags."""
+def ask(*command: str) -> tuple[str, str | None] | None:
+    """Run a driver's tool; return its output and why it failed (None if it did not), or None if it is not installed."""
+    program = shutil.which(command[0])
+    if program is None:
+        return None
     try:
-        present = flags.current()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        do = "write --name=value, or the name of a file with such flags"
-        return [], [Finding(PROBLEM, f"XLA_FLAGS cannot be read: {reason}", do)]
-    found = []
-    for item in flags.refused(present, timeout) if present else ():
-        advice = flags.ADVICE.get(item.flag)
-        do = advice.text.rpartition("; ")[2] if advice and advice.level == flags.GONE else "remove it from XLA_FLAGS"
-        found.append(Finding(PROBLEM, f"--{item.flag} in XLA_FLAGS ends the process: {item.reason}", do))
-        present = [flag for flag in present if flag.name != item.flag]
-    for flag in present:
-        advice = flags.advice(flag)
-        if advice and advice.level != flags.GONE:
-            what, _, do = advice.text.rpartition("; ")
-            found.append(Finding(advice.level, f"{flag} in XLA_FLAGS: {what}", do))
-    return present, found
+        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=TOOL_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return "", f"{command[0]} did not answer within {TOOL_TIMEOUT} s"
+    except (OSError, UnicodeDecodeError) as error:
+        return "", f"{command[0]} cannot be run: {error}"
+    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[:200]
+    return done.stdout, f"{command[0]} failed with exit code {done.returncode}: {said}" if done.returncode else None
 
 
-def _planned(accepted: Iterable[flags.Flag]) -> dict[str, str | None]:
-    """Return the changes to the environment for children that draw with the `accepted` flags."""
-    planned = child.configuration()
-    chosen = planned["JAX_PLATFORMS"]
-    if chosen and "cpu" not in chosen.split(","):
-        planned["JAX_PLATFORMS"] = f"{chosen},cpu"  # the CPU for comparison
-    planned["XLA_FLAGS"] = flags.join(accepted) or None
-    return planned | {f"JAX_{name}": None for name in SPOILING}
+def nvidia() -> tuple[str | None, tuple[Card, ...], str | None]:
+    """Return the version of the NVIDIA driver, its GPUs, and why it did not answer."""
+    fields = "--query-gpu=driver_version,memory.total,memory.free,name"
+    answer = ask("nvidia-smi", fields, "--format=csv,noheader,nounits")
+    if answer is None:
+        return environment.nvidia_driver(), (), None
+    text, trouble = answer
+    rows = [[field.strip() for field in line.split(",", 3)] for line in text.splitlines()]
+    rows = [row for row in rows if len(row) == 4 and re.match(r"\d+\.\d+", row[0])]
+    size = [[int(field) * 2**20 if field.isdigit() else None for field in row[1:3]] for row in rows]
+    cards = tuple(Card(row[3], *sizes) for row, sizes in zip(rows, size, strict=True))
+    return rows[0][0] if rows else None, cards, None if rows else trouble or "nvidia-smi lists no GPU"
 
 
-def _probe(planned: Mapping[str, str | None], timeout: float) -> tuple[Steps, child.Ended]:
-    """Start JAX in a child and draw; return the steps that the child reported, and how it ended."""
-    ended = child.run("-m", "jax_von_mises.runtime.probe", timeout=timeout, **planned)
+def rocm() -> tuple[tuple[str, ...], str | None]:
+    """Return the names of AMD GPUs, and why the driver did not answer."""
+    answer = ask("rocminfo")
+    if answer is None:
+        return (), None
+    agents = [agent for agent in answer[0].split("*******") if re.search(r"Device Type:\s+GPU", agent)]
+    names = [re.search(r"Marketing Name:[ \t]*(\S.*)", agent) for agent in agents]
+    return tuple(name[1].strip() if name else "AMD GPU" for name in names), answer[1]
+
+
+def probe(timeout: float) -> tuple[tuple[dict[str, Any], ...], str | None, str]:
+    """Draw in a child process; return its steps, why it did not finish, and what it printed to stderr."""
+    config: Any = jax.config
+    chosen = config.jax_platforms or ""
+    path = [os.path.abspath(folder) for folder in sys.path if folder] + [str(Path(__file__).parents[2])]
+    changes: dict[str, str | None] = {
+        "JAX_PLATFORMS": f"{chosen},cpu" if chosen and "cpu" not in chosen.split(",") else chosen or None,
+        "JAX_NUM_CPU_DEVICES": str(config.jax_num_cpu_devices),
+        "JAX_ENABLE_X64": str(bool(config.jax_enable_x64)),
+        "JAX_TRACEBACK_FILTERING": "off",  # with filtering, the last line would be a note
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # this process may use the same GPU
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
+        **{f"JAX_{name}": None for name in SPOILING},
+    }
+    environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    # -P keeps the working directory off the module path, so that the child imports the same modules as this process.
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "jax_von_mises.runtime.probe"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+        text=True,
+        errors="replace",
+        start_new_session=os.name == "posix",
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=min(timeout, 1e6))
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # also the processes that the child started
+                os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
+            out, err = child.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            why: str | None = f"no answer within {timeout:g} s"
+        else:
+            why = reason(err) or f"exit code {child.returncode}" if child.returncode else None
     # Libraries may print other lines, and the last line may be truncated.
-    return [json.loads(line) for line in ended.out.splitlines() if re.fullmatch(r'\{"step": .*\}', line)], ended
+    steps = (json.loads(line) for line in out.splitlines() if re.fullmatch(r'\{"step": .*\}', line))
+    return tuple(steps), why, err
 
 
-def _devices(steps: Steps) -> list[dict[str, Any]]:
-    """Return the child's report on each device."""
-    return [{name: step[name] for name in step if name != "step"} for step in steps if step["step"] == "device"]
+def reason(err: str) -> str:
+    """Return the most informative line that a child printed before it failed."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    fatal = [line.split("] ", 1)[-1] for line in lines if re.match(r"F\d{4} ", line)]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b: ", line)]
+    return (fatal or errors or lines or [""])[-1][:300]
 
 
-def _start(steps: Steps, ended: child.Ended, timeout: float) -> Iterator[Finding]:
-    """Check that the child finished; if it did not, report its last step."""
-    last = steps[-1] if steps else {"step": "import"}
-    if last["step"] == "end":
-        if complaint := _complaint(ended.err):
-            yield Finding(NOTE, f"JAX warns: {complaint}", "check whether it matters")
-        return
+# ------------------------------------------------------------------------------------------------------- rules
+
+
+def no_plugin(facts: Facts) -> Finding | None:
+    """There is a GPU, but JAX has no plugin for it."""
+    level = PROBLEM if facts.wants_gpu else NOTE
+    if facts.cards and not any(name.startswith("cuda") for name in facts.plugins):
+        fits = _fitting(facts.driver)
+        do = f'run ./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"' if fits else "update the driver"
+        return Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU", do)
+    if facts.amd and not any(name.startswith("rocm") for name in facts.plugins):
+        do = 'run ./install_gpu.sh, or pip install "jax_von_mises[rocm]"'
+        return Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU", do)
+    return None
+
+
+def old_driver(facts: Facts) -> Finding | None:
+    """The driver is too old for JAX's CUDA wheels."""
+    for release, need in DRIVERS.items():
+        if facts.driver and f"cuda{release}" in facts.plugins and _major(facts.driver) < need:
+            do, fits = f"update the driver to {need} or newer", _fitting(facts.driver)
+            if fits:
+                do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}"
+            return Finding(PROBLEM, f"driver {facts.driver} is too old for JAX's CUDA {release} wheels", do)
+    return None
+
+
+def no_driver(facts: Facts) -> Finding | None:
+    """JAX has a CUDA plugin, but there is no driver, or it does not answer."""
+    if facts.trouble:
+        do = "repair or reinstall the driver; after an update of the kernel or the driver, a reboot may be enough"
+        return Finding(PROBLEM if facts.wants_gpu else NOTE, facts.trouble, do)
+    if facts.driver is None and any(name.startswith("cuda") for name in facts.plugins):
+        do = "install the driver; a container must be started with access to the GPUs (docker run --gpus all)"
+        return Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
+    return None
+
+
+def foreign_plugin(facts: Facts) -> Finding | None:
+    """JAX has two plugins, or one for another release."""
+    names, core = list(facts.plugins), facts.packages.get("jaxlib", "")
+    if len(names) > 1:
+        do = f"run pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or uninstall those of the other"
+        return Finding(PROBLEM, f"JAX has plugins for {' and '.join(names)}, but can use only one", do)
+    for name, version in facts.plugins.items():
+        if version.split(".")[:3] != core.split(".")[:3]:
+            do = f'run pip install --upgrade "jax[{name}]=={facts.packages.get("jax", core)}"'
+            return Finding(PROBLEM, f"jax-{name}-plugin {version} does not match jaxlib {core}", do)
+    return None
+
+
+def fatal_flags(facts: Facts) -> Finding | None:
+    """XLA ended the child because of a flag in ``XLA_FLAGS``."""
+    if found := re.search(r"parse_flags_from_env\.cc\S*\] (.*)", facts.said):
+        do = "correct XLA_FLAGS, or remove this flag from it; flags differ between releases"
+        return Finding(PROBLEM, f"XLA ends every program that uses JAX: {found[1][:200]}", do)
+    return None
+
+
+def did_not_draw(facts: Facts) -> Finding | None:
+    """The child did not finish for another reason."""
+    if facts.ended is None or fatal_flags(facts):
+        return None
+    last = facts.steps[-1] if facts.steps else {"step": "import"}
     doing = {
         "import": "JAX cannot be imported",
         "start": "JAX does not start",
-        "devices": "drawing failed",
         "draw": f"drawing on {last.get('device')} failed",
-        "device": f"drawing failed after {last.get('device')} was checked",
-    }[last["step"]]
-    if ended.code is None:
-        do = "use nvidia-smi to look for a process that uses the GPU or a driver that hangs, or give a longer timeout"
-        yield Finding(PROBLEM, f"{doing}: no answer within {timeout:g} s", do)
-    else:
-        do = "set JAX_PLATFORMS=cpu to run on the CPU, or run ./install_gpu.sh to install JAX for this machine's GPU"
-        yield Finding(PROBLEM, f"{doing}: {child.reason(ended)}", do)
+    }.get(last["step"], "drawing failed")
+    do = f"set JAX_PLATFORMS=cpu to run on the CPU, or {REINSTALL}"
+    if "RESOURCE_EXHAUSTED" in facts.ended:
+        do = "find with nvidia-smi which process uses the memory of the GPU"
+    elif facts.ended.startswith("no answer"):
+        do = "look with nvidia-smi for a process that uses the GPU or a driver that hangs, or give a longer timeout"
+    return Finding(PROBLEM, f"{doing}: {facts.ended}", do)
 
 
-def _backend(steps: Steps, gpus: Sequence[hardware.Accelerators], installed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the platform that JAX uses, its version, and why JAX uses it."""
-    start = next((step for step in steps if step["step"] == "devices"), None)
-    if start is None:
-        return {"platform": None, "version": None, "why": "JAX did not start"}
-    platform, version = start["platform"], start["platform_version"]
-    if platform == "gpu":
-        platform = "rocm" if "rocm" in version.lower() else "cuda"
-    config: Any = jax.config
-    chosen, plugins = config.jax_platforms, hardware.plugins(installed)
-    if chosen and platform in chosen:
-        why = f"JAX_PLATFORMS={chosen} requests it"
-    elif platform != "cpu":
-        why = "its plugin is installed and found devices"
-    elif plugins:
-        why = f"JAX's plugin for {plugins[0]} is installed, but found no device"
-    else:
-        why = "JAX has no plugin for the GPU" if gpus else "no GPU was found"
-    return {"platform": platform, "version": version, "why": why}
+def not_used(facts: Facts) -> Finding | None:
+    """JAX has a plugin for the GPU, but runs on the CPU."""
+    if not (facts.wants_gpu and (facts.cards or facts.amd) and facts.plugins and facts.platform == "cpu"):
+        return None
+    lines = [line.strip() for line in facts.said.splitlines() if re.search(r"error|fail|unable", line, re.I)]
+    why = f": {lines[-1][:300]}" if lines else ""
+    do = "see the other findings, then 'When the GPU is not used' on the page Install of the documentation"
+    names = ", ".join(facts.plugins)
+    return Finding(PROBLEM, f"JAX's plugin for {names} is installed, but JAX runs on the CPU{why}", do)
 
 
-def _expected(backend: Mapping[str, Any], expect: str | None) -> Iterator[Finding]:
-    """Check that JAX runs on the platform that was requested, and on the one that was expected."""
-    config: Any = jax.config
-    chosen, platform = config.jax_platforms, backend["platform"]
-    if chosen and platform is not None and platform not in chosen.replace("gpu", "cuda,rocm").split(","):
-        do = "unset JAX_PLATFORMS, or run ./install_gpu.sh to install JAX's plugin for that platform"
-        yield Finding(PROBLEM, f"JAX_PLATFORMS={chosen}, but JAX has no such platform here and does not start", do)
-    if expect is not None and platform not in (None, expect):
-        do = "see the other findings; JAX_PLATFORMS selects one of the installed platforms"
-        yield Finding(PROBLEM, f"JAX runs on {platform}, not on {expect}", do)
+def other_platform(facts: Facts) -> Finding | None:
+    """JAX runs on another platform than expected."""
+    accepted = ("cuda", "rocm") if facts.expect == "gpu" else (facts.expect,)
+    if facts.expect is None or facts.platform in (None, *accepted):
+        return None
+    do = "see the other findings; JAX_PLATFORMS selects one of the installed platforms"
+    return Finding(PROBLEM, f"JAX runs on {facts.platform}, not on {facts.expect}", do)
 
 
-def _complaint(err: str) -> str | None:
-    """Return the first warning that JAX printed when it started, or None."""
-    lines = [line.strip() for line in err.splitlines() if "before absl::InitializeLog()" not in line]
-    return next((line[:300] for line in lines if re.match(r"(WARNING|ERROR|W\d{4}|E\d{4})\b", line)), None)
-
-
-def _drawn(devices: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Check that each device drew the correct random words and angles."""
-    for device in devices:
-        name = device["device"]
+def wrong_draws(facts: Facts) -> Finding | None:
+    """A device draws other words or angles than it should."""
+    for device in facts.devices:
+        name, do = device["device"], "remove flags from XLA_FLAGS; if that does not help, do not use this device"
         if not device["words_agree"]:
-            do = "do not use this device, and report this with the versions above"
-            yield Finding(PROBLEM, f"{name} generates random words that differ from the CPU's", do)
-        elif not device["agrees"]:
-            do = "remove flags from XLA_FLAGS; if that does not help, do not use this device, and report this with the "
-            do += "versions above"
-            yield Finding(PROBLEM, f"{name} draws different angles: up to {device['apart']:.1e} radians off", do)
-        for what in device["broken"]:
+            return Finding(PROBLEM, f"{name} generates random words that differ from the CPU's", do)
+        if not device["agrees"]:
+            return Finding(PROBLEM, f"{name} draws different angles: up to {device['apart']:.1e} radians off", do)
+        if device["broken"]:
             do = "remove fast-math flags from XLA_FLAGS"
-            yield Finding(PROBLEM, f"{name} fails the check that {what}", do)
-        if device["kernels"] is False:
-            what = f"{name}: this package's CUDA kernels differ from XLA's program, which is used instead"
-            yield Finding(NOTE, what, f"no action is needed; unset {environment.CUDA_KERNELS} to skip the comparison")
+            return Finding(PROBLEM, f"{name} fails the check that {device['broken'][0]}", do)
+    return None
 
 
-def _cached(info: compilation_cache.CacheInfo) -> Iterator[Finding]:
-    """Check that there is a compilation cache, and that no other user can write to it."""
-    if info.path is None:
-        what = "there is no compilation cache: every process compiles again"
-        yield Finding(NOTE, what, "call runtime.initialize_compilation_cache()")
-    elif "://" not in info.path and (reason := compilation_cache.open_to_others(info.path)):
-        what = f"the compilation cache {info.path} holds executable code, and {reason}"
-        yield Finding(WARNING, what, "restrict the directory (chmod 700), or use another one")
+def kernels_differ(facts: Facts) -> Finding | None:
+    """The CUDA kernels are turned on, but are not used."""
+    if any(device["kernels"] is False for device in facts.devices):
+        what = "this package's CUDA kernels differ from XLA's program, which is used instead"
+        return Finding(NOTE, what, f"no action is needed; unset {environment.CUDA_KERNELS} to skip the comparison")
+    return None
 
 
-def _plain(value: Any) -> Any:
-    """Convert the named tuples in a value to dicts, since JSON would write them as lists."""
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+def little_memory(facts: Facts) -> Finding | None:
+    """Another process uses most of a GPU's memory."""
+    for number, card in enumerate(facts.cards):
+        if card.free is not None and card.total is not None and card.free < CROWDED * card.total:
+            do = "find with nvidia-smi which process uses the rest; another JAX process takes three quarters when it "
+            do += "starts, unless it has XLA_PYTHON_CLIENT_PREALLOCATE=false"
+            return Finding(WARNING, f"GPU {number} ({card.name}){_memory(card.free, card.total)}", do)
+    return None
 
 
-def _shown(name: str) -> bool:
-    """Return whether the report shows a package's version; it leaves out most of NVIDIA's many libraries."""
-    return not name.startswith("nvidia-") or "cudnn" in name or "cuda-runtime" in name
+def cache_of_others(facts: Facts) -> Finding | None:
+    """Other users can write to the compilation cache, or there is none."""
+    path = facts.cache.path
+    if path is None:
+        do = "call runtime.initialize_compilation_cache()"
+        return Finding(NOTE, "there is no compilation cache: every process compiles again", do)
+    if "://" not in path and (why := compilation_cache.open_to_others(path)):
+        do = "restrict the directory (chmod 700), or use another one"
+        return Finding(WARNING, f"the compilation cache {path} holds executable code, and {why}", do)
+    return None
 
 
-def _gpu_lines(gpus: hardware.Accelerators) -> Iterator[str]:
-    yield f"{gpus.vendor} driver {gpus.driver or 'unknown'}" + (f"; {gpus.trouble}" if gpus.trouble else "")
-    for number, card in enumerate(gpus.cards):
-        free = ""
-        if card.free is not None and card.total is not None:
-            free = f", {_size(card.free)} of {_size(card.total)} free"
-        yield f"{number}: {card.name}{free}"
+RULES: tuple[Callable[[Facts], Finding | None], ...] = (
+    *(no_plugin, old_driver, no_driver, foreign_plugin, fatal_flags, did_not_draw, not_used, other_platform),
+    *(wrong_draws, kernels_differ, little_memory, cache_of_others),
+)
 
 
-def _version_line(backend: Mapping[str, Any]) -> Iterator[str]:
-    if backend["platform"] not in (None, "cpu"):
-        yield " ".join(backend["version"].split())
+def _major(driver: str) -> int:
+    return int(driver.split(".")[0])
 
 
-def _device_lines(device: Mapping[str, Any]) -> Iterator[str]:
+def _fitting(driver: str | None) -> int | None:
+    """Return the newest CUDA release whose wheels a driver supports."""
+    return next((release for release, least in DRIVERS.items() if driver and _major(driver) >= least), None)
+
+
+# ------------------------------------------------------------------------------------------------------ report
+
+
+def _device_lines(device: dict[str, Any]) -> Iterator[str]:
     rate = device["angles"] / device["seconds"] / 1e6
     verdict = "agrees" if device["agrees"] and device["words_agree"] and not device["broken"] else "DOES NOT AGREE"
-    free = device["memory"]["free"]
-    room = "" if free is None else f", {_size(free)} free"
     yield (
-        f"{device['device']} ({device['kind']}{room}): {rate:,.0f} million angles per second, "
+        f"{device['device']} ({device['kind']}{_memory(device['free'])}): {rate:,.0f} million angles per second, "
         f"{device['first_seconds']:.2f} s for the first call; {verdict}"
     )
     if device["kernels"]:
         yield "  this package's CUDA kernels are turned on and agree with XLA's program"
-    if inside := device.get("seconds_in_programs"):
-        yield (
-            f"  with 512-bit vectors; {device['angles'] / inside / 1e6:,.0f} million inside other programs, which use "
-            "them after runtime.configure(vector_width=512)"
-        )
 
 
-def _cache_line(info: compilation_cache.CacheInfo) -> str:
-    if info.path is None:
-        return "none"
-    size = "" if info.entries is None or info.bytes is None else f", {info.entries} programs, {_size(info.bytes)}"
-    return f"{info.path}{size}{'' if info.enabled else ', not in use'}{'' if info.writable else ', read-only'}"
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
+def _memory(free: int | None, total: int | None = None) -> str:
+    """Return a text on free memory, with a comma before it; "" if it is unknown."""
+    if free is None:
+        return ""
+    return f", {free / 2**30:.3g}{'' if total is None else f' of {total / 2**30:.3g}'} GiB free"
