@@ -36,13 +36,11 @@ def unused_gpu():
     """Return the name of a GPU that JAX leaves unused although no setting selects the CPU; None if there is none."""
     import jax
 
-    from jax_von_mises.runtime import hardware
+    from jax_von_mises.runtime import doctor
 
     if jax.default_backend() != "cpu" or "cpu" in (jax.config.jax_platforms or ""):
         return None
-    for gpus in hardware.accelerators():
-        return gpus.cards[0].name if gpus.cards else f"{gpus.vendor} GPU"
-    return None
+    return next(iter((*(card.name for card in doctor.nvidia()[1]), *doctor.rocm()[0])), None)
 
 
 def bytes_text(size):
