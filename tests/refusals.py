@@ -432,13 +432,12 @@ FUNCTIONS = {
             {},
             {
                 **dict.fromkeys(("platform", "allocator"), "choice"),
-                **dict.fromkeys(("x64", "preallocate", "latency_hiding", "profile_guided", "check"), "flag"),
+                **dict.fromkeys(("x64", "preallocate", "latency_hiding", "profile_guided", "cuda_kernels"), "flag"),
                 **dict.fromkeys(
                     ("threads", "vector_width", "cpu_devices", "compile_threads", "profiled_runs"), "count"
                 ),
                 "memory_fraction": "share",
                 "xla_flags": "flags",
-                "timeout": "seconds",
             },
         ),
     },
