@@ -154,12 +154,14 @@ class OursByKernels(Peer):
         from jax_von_mises import environment
         from jax_von_mises.sampling import cuda
 
-        if not (cuda.devices() and case.dtype in cuda.KERNEL_DTYPES and cuda.agrees("threefry2x32")):
-            raise Unavailable("the kernels do not draw this dtype, or not on this device")
+        if not case.per_draw or case.count < cuda.SMALLEST or case.dtype not in cuda.KERNEL_DTYPES:
+            raise Unavailable("the kernels do not draw this case")
+        if why := cuda.fault("threefry2x32"):
+            raise Unavailable(f"the kernels are not used: {why}")
 
         def drawn(key, loc, concentration):
             with mock.patch.dict(os.environ, {environment.CUDA_KERNELS: "1"}):
-                return sample(key, loc, concentration, (case.count,), case.dtype, method="direct")
+                return sample(key, loc, concentration, (case.count,), case.dtype)
 
         return drawn
 

@@ -408,11 +408,12 @@ def wrong_draws(facts: Facts) -> Finding | None:
     return None
 
 
-def kernels_differ(facts: Facts) -> Finding | None:
+def unused_kernels(facts: Facts) -> Finding | None:
     """The CUDA kernels are turned on, but are not used."""
-    if any(device["kernels"] is False for device in facts.devices):
-        what = "this package's CUDA kernels differ from XLA's program, which is used instead"
-        return Finding(NOTE, what, f"no action is needed; unset {environment.CUDA_KERNELS} to skip the comparison")
+    for device in facts.devices:
+        if device["kernels"]:
+            what = f"this package's CUDA kernels are turned on, but not used: {device['kernels']}"
+            return Finding(NOTE, what, f"no action is needed, since XLA draws; or unset {environment.CUDA_KERNELS}")
     return None
 
 
@@ -440,7 +441,7 @@ def cache_of_others(facts: Facts) -> Finding | None:
 
 RULES: tuple[Callable[[Facts], Finding | None], ...] = (
     *(no_plugin, old_driver, no_driver, foreign_plugin, fatal_flags, did_not_draw, not_used, other_platform),
-    *(wrong_draws, kernels_differ, little_memory, cache_of_others),
+    *(wrong_draws, unused_kernels, little_memory, cache_of_others),
 )
 
 
@@ -463,7 +464,7 @@ def _device_lines(device: dict[str, Any]) -> Iterator[str]:
         f"{device['device']} ({device['kind']}{_memory(device['free'])}): {rate:,.0f} million angles per second, "
         f"{device['first_seconds']:.2f} s for the first call; {verdict}"
     )
-    if device["kernels"]:
+    if device["kernels"] == "":
         yield "  this package's CUDA kernels are turned on and agree with XLA's program"
 
 

@@ -99,13 +99,13 @@ def examine(device: jax.Device) -> None:
     )
 
 
-def kernels() -> bool | None:
-    """Return whether the CUDA kernels agree with XLA's program; None if they are off or there is no CUDA device."""
+def kernels() -> str | None:
+    """Return why the CUDA kernels are not used, "" if they are; None if they are off."""
     if not environment.cuda_kernels():
         return None
     from jax_von_mises.sampling import cuda
 
-    return all(map(cuda.agrees, cuda.KEY_SIZES)) if cuda.devices() else None
+    return next(filter(None, map(cuda.fault, cuda.KEY_SIZES)), "")
 
 
 def main() -> None:

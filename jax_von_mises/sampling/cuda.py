@@ -2,7 +2,7 @@
 
 XLA compiles a draw with a concentration for each angle into several kernels, which pass 20 bytes per angle to each
 other. A kernel of ``kernels/angles.cu`` does everything in one pass and writes only the angles. On an H100, it draws
-2^24 or more angles in about half the time of the *plain path*, XLA's program; up to 2^20 angles, both take about
+2^24 angles in 0.6 of the time of the *plain path*, XLA's program, and 2^26 in half of it; for 2^20, both take about
 equally long. The kernels draw what `programs_for` describes; everything else takes the plain path.
 
 The kernels are shipped as PTX, which the driver compiles for the GPU at hand, so no compiler or toolkit is needed. XLA
@@ -10,7 +10,8 @@ accepts them in the custom call `TARGET`, which is not a stable interface: each 
 plain path before its first use in a process. `sampler` imports this module only if it is needed.
 
 XLA passes a kernel the addresses of the operands in order, then that of the result; scalars are passed by address. It
-takes the grid and the blocks from the attributes, and compares neither them nor the operands with the PTX.
+takes the grid and the blocks from the attributes, and compares neither them nor the operands with the PTX. An operand
+is a buffer of its own, aligned to 16 bytes or more, and shares no memory with the result.
 """
 
 import concurrent.futures
@@ -18,6 +19,7 @@ import functools
 import logging
 import math
 import re
+import threading
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -29,13 +31,14 @@ from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
+from jax_von_mises.numerics.sharding import explicit
 from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.programs import Programs
 
 if TYPE_CHECKING:
     from jax_von_mises.sampling.request import DrawRequest
 
-__all__ = ["KernelSpec", "devices", "programs_for"]
+__all__ = ["KernelSpec", "devices", "fault", "programs_for"]
 
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
 LEAST_CAPABILITY = 8.0  # compute capability that the PTX is compiled for
@@ -47,10 +50,13 @@ BLOCK_THREADS = 256
 # Blocks per multiprocessor, enough for the multiprocessors to finish at about the same time.
 BLOCKS = 16
 MULTIPROCESSORS = 132  # if a device does not report the number
-# Number of angles that the test of a kernel compares.
+# Number of angles that the comparison of a kernel draws.
 TESTED = 4099
+# Fewer angles take about as long by XLA's program.
+SMALLEST = 2**22
 
 log = logging.getLogger("jax_von_mises")
+_lock = threading.Lock()
 
 
 class KernelSpec(NamedTuple):
@@ -76,27 +82,39 @@ class KernelSpec(NamedTuple):
 def programs_for(request: "DrawRequest") -> Programs | None:
     """Return the programs that draw a request for all of its angles by a kernel, or None if no kernel draws it.
 
-    The kernels draw float32, bfloat16 and float16 angles by the direct route, with Threefry keys (and all keys that
-    `counter` draws with threefry4x32), in processes with one CUDA device and outside of meshes. XLA could not split a
-    kernel over several devices.
+    The kernels draw at least `SMALLEST` float32, bfloat16 or float16 angles by the direct route, with a concentration
+    for each, with Threefry keys (and all keys that `counter` draws with threefry4x32), with a single CUDA device in all
+    processes, and outside of meshes. XLA could not split a kernel over several devices.
     """
+    if math.prod(request.shape) < SMALLEST or request.concentration.size == 1 or request.route != "direct":
+        return None
     spec = KernelSpec.of(request)
-    fits = spec.dtype in KERNEL_DTYPES and spec.cipher in KEY_SIZES and request.route == "direct"
-    if not fits or request.out_sharding is not None or math.prod(spec.shape) == 0:
+    if spec.dtype not in KERNEL_DTYPES or spec.cipher not in KEY_SIZES or request.out_sharding is not None:
         return None
-    if not devices() or jax.device_count(PLATFORM) > 1 or not jax.sharding.get_abstract_mesh().empty:
+    if not jax.sharding.get_abstract_mesh().empty or explicit(request.parameters.values()):
         return None
-    return PROGRAMS if agrees(spec.cipher) else None
+    return None if fault(spec.cipher) else PROGRAMS
 
 
 @functools.cache
 def devices() -> tuple[jax.Device, ...]:
-    """Return the CUDA devices of this process that the kernels support."""
+    """Return the CUDA devices of this process."""
     try:
-        found = jax.local_devices(backend=PLATFORM)
+        return tuple(jax.local_devices(backend=PLATFORM))
     except RuntimeError:  # no CUDA backend, or one that does not start
         return ()
-    return tuple(each for each in found if float(getattr(each, "compute_capability", 0)) >= LEAST_CAPABILITY)
+
+
+def fault(cipher: str) -> str | None:
+    """Return why the kernel of a cipher is not used on this machine, or None if it is; warn once if it is wrong."""
+    if not devices():
+        return "JAX has no CUDA device"
+    if jax.device_count(PLATFORM) > 1:
+        return "there are several CUDA devices"
+    if float(getattr(devices()[0], "compute_capability", 0)) < LEAST_CAPABILITY:
+        return f"the device has a compute capability below {LEAST_CAPABILITY}"
+    with _lock:
+        return _difference(cipher)
 
 
 def angles_of(request: "DrawRequest") -> jax.Array:
@@ -178,6 +196,7 @@ def _unmapped(spec: KernelSpec) -> jax.custom_batching.custom_vmap:
 
 def plain_angles(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
     """Draw the angles of a `KernelSpec` by the plain path."""
+    loc, kappa = xla.hide_constants(loc, kappa)
 
     def angles(shape: tuple[int, ...], key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
         # All generators of one cipher have the same form of counter, so the cipher's name serves as the generator's.
@@ -229,28 +248,29 @@ def kernel_text(name: str) -> str:
 
 
 @functools.cache
-def agrees(cipher: str) -> bool:
-    """Return whether a cipher's kernel agrees with the plain path on the CUDA devices of this process; warn if not."""
+def _difference(cipher: str) -> str | None:
+    """Return `difference` of a cipher's kernel, or the error that ended it; log a warning for either."""
     # A new thread has neither the caller's trace nor its mesh, default device or 64-bit mode.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        try:
-            fault = thread.submit(difference, cipher).result()
-        except Exception as error:
-            fault = f"{type(error).__name__}: {str(error).strip()[:300]}"
-    if fault:
-        log.warning("the CUDA kernel of %s is not used: %s", cipher, fault)
-    return fault is None
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            found = thread.submit(difference, cipher).result()
+    except Exception as error:
+        found = f"{type(error).__name__}: {str(error).strip()[:300]}"
+    if found:
+        log.warning("the CUDA kernel of %s is not used: %s", cipher, found)
+    return found
 
 
 def difference(cipher: str, count: int = TESTED) -> str | None:
-    """Return a description of the fault of a cipher's kernel on a CUDA device of this process, or None.
+    """Return a description of the difference of a cipher's kernel from the plain path on the CUDA device, or None.
 
     Angles of all dtypes are compared with float32 angles of the plain path on the same device.
     """
     key = np.arange(KEY_SIZES[cipher], dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(12345)
     loc, kappa = np.float32(2.5), np.geomspace(1e-3, 1e6, count, dtype=np.float32)
     plain, by_kernel = (jax.jit(function, static_argnums=0) for function in (plain_angles, kernel_angles))
-    for device in devices():
+    (device,) = devices()
+    with jax.transfer_guard("allow"):
         given = jax.device_put((key, loc, kappa), device)
         expected = np.asarray(plain(KernelSpec(cipher, "float32", (count,)), *given), np.float64)
         for dtype in KERNEL_DTYPES:

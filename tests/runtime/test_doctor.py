@@ -95,7 +95,7 @@ UNINSTALLED = {name: version for name, version in PACKAGES.items() if "cuda" not
         (dict(steps=(*STEPS[:2], DEVICE | {"words_agree": False})), "problem", "random words", "do not use"),
         (dict(steps=(*STEPS[:2], DEVICE | {"agrees": False, "apart": 0.1})), "problem", "1.0e-01 rad", "XLA_FLAGS"),
         (dict(steps=(*STEPS[:2], DEVICE | {"broken": ["x gives y"]})), "problem", "that x gives y", "fast-math"),
-        (dict(steps=(*STEPS[:2], DEVICE | {"kernels": False})), "note", "kernels differ", environment.CUDA_KERNELS),
+        (dict(steps=(*STEPS[:2], DEVICE | {"kernels": "why"})), "note", "not used: why", environment.CUDA_KERNELS),
         (dict(cards=(Card("H100", 80 * 2**30, 2**30),)), "warning", "1 of 80 GiB free", "PREALLOCATE=false"),
         (dict(cache=WELL.cache._replace(path=None)), "note", "no compilation cache", "initialize_compilation_cache"),
     ],

@@ -16,7 +16,7 @@ from jax_von_mises.sampling import counter, cuda, sampler
 from jax_von_mises.sampling.request import DrawRequest
 from tests import children
 
-AGREES = cuda.agrees.__wrapped__
+DIFFERENCE = cuda._difference.__wrapped__
 
 
 @pytest.fixture
@@ -38,7 +38,9 @@ def launches(monkeypatch):
     monkeypatch.setattr(cuda, "launch", launch)
     monkeypatch.setattr(jax, "local_devices", lambda backend=None: cpu)
     monkeypatch.setattr(jax, "device_count", lambda backend=None: 1)
-    monkeypatch.setattr(cuda, "agrees", lambda cipher: True)
+    monkeypatch.setattr(cuda, "_difference", lambda cipher: None)
+    monkeypatch.setattr(cuda, "LEAST_CAPABILITY", 0)
+    monkeypatch.setattr(cuda, "SMALLEST", 2)
     return names
 
 
@@ -57,7 +59,7 @@ def test_draws_by_a_kernel(launches, key):
     """Draws by the direct route use a kernel, also inside other programs, and equal the plain path's."""
     for options, kernel in (
         (dict(concentration=jnp.array([[0.5], [50.0]]), shape=(2, 9)), "threefry2x32_direct"),
-        (dict(concentration=4.0, shape=(77,), dtype="bfloat16"), "threefry2x32_direct"),
+        (dict(concentration=jnp.linspace(1, 9, 77), dtype="bfloat16"), "threefry2x32_direct"),
     ):
         del launches[:]
         ours = jax.jit(lambda key, options=options: jax_von_mises.sample_von_mises(key, 2.5, **options))(key)
@@ -68,20 +70,22 @@ def test_draws_by_a_kernel(launches, key):
         assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
         np.testing.assert_array_equal(ours, expected)
     del launches[:]
-    jax_von_mises.sample_von_mises(jax.random.key(0, impl="rbg"), 0.0, 4.0, (8,))
+    jax_von_mises.sample_von_mises(jax.random.key(0, impl="rbg"), 0.0, jnp.ones(8))
     assert launches == ["threefry4x32_direct"]
 
 
 def test_draws_by_the_plain_path(launches, key, monkeypatch):
     """All other draws use the plain path: other dtypes, routes and devices, and blocks of a stream."""
 
-    def request(shape=(8,), dtype="float32", route="direct", key=key, sharding=None):
+    def request(shape=(8,), dtype="float32", route="direct", key=key, sharding=None, count=8):
         one = jnp.ones((), jnp.float32)
-        return DrawRequest(key, one, one, None, shape, np.dtype(dtype), route, sharding)
+        return DrawRequest(key, one, jnp.ones(count, jnp.float32), None, shape, np.dtype(dtype), route, sharding)
 
     assert sampler.kernels_for(request()) is not None
     for other in (
-        request(shape=(0,)),
+        request(shape=(0,), count=0),
+        request(count=1),
+        request(key=jax.random.key(0, impl="threefry2x32"), shape=(1,)),
         request(dtype="float64"),
         request(route="table"),
         request(sharding="named"),
@@ -89,8 +93,10 @@ def test_draws_by_the_plain_path(launches, key, monkeypatch):
         assert sampler.kernels_for(other) is None
     with jax.set_mesh(jax.make_mesh((1,), ("d",), devices=jax.local_devices())):
         assert sampler.kernels_for(request()) is None
-    jax_von_mises.sample_block(key, 0.0, 4.0, 3, (8,), method="direct")
-    next(iter(jax_von_mises.sample_batches(key, 0.0, 4.0, 8, 8, method="direct")))
+    kappa = jnp.ones(8)
+    jax_von_mises.sample_block(key, 0.0, kappa, 3, (8,), method="direct")
+    next(iter(jax_von_mises.sample_batches(key, 0.0, kappa, 8, 8, method="direct")))
+    jax_von_mises.sample_antithetic(key, 0.0, kappa, (16, 8))
     assert not launches
     monkeypatch.setattr(jax, "device_count", lambda backend=None: 2)
     assert sampler.kernels_for(request()) is None
@@ -111,7 +117,7 @@ def test_transformations(launches, key):
     np.testing.assert_array_equal(jax.vmap(draw, (None, 0))(key, kappas), single)
 
     def total(loc, kappa):
-        return (jax_von_mises.sample_von_mises(key, loc, kappa, (64,), method="direct") ** 2).sum()
+        return (jax_von_mises.sample_von_mises(key, loc, jnp.full(64, kappa)) ** 2).sum()
 
     def results():
         # Use a new function each time, since JAX would not trace the same one again.
@@ -140,12 +146,12 @@ def test_kernels_are_compared_first(launches, key, monkeypatch, caplog, fault):
         return jnp.nextafter(angles, jnp.zeros_like(angles)) if damaged else angles
 
     monkeypatch.setattr(cuda, "launch", wrong)
-    monkeypatch.setattr(cuda, "agrees", functools.cache(AGREES))
+    monkeypatch.setattr(cuda, "_difference", functools.cache(DIFFERENCE))
     # A trace with another launch must not be found again.
     monkeypatch.setattr(cuda, "kernel_angles", functools.partial(cuda.kernel_angles))
     with caplog.at_level("WARNING"):
         for size in (5, 6):
-            x = jax.jit(lambda key, size=size: jax_von_mises.sample_von_mises(key, 0.0, 4.0, (size,)))(key)
+            x = jax.jit(lambda key, size=size: jax_von_mises.sample_von_mises(key, 0.0, jnp.full(size, 4.0)))(key)
             assert np.isfinite(x).all()
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == bool(fault)
@@ -182,9 +188,28 @@ def test_roundings_are_recognised():
     assert not cuda.rounded_from(np.float32([np.pi, np.pi]), expected[2:], 1e-5).any(), "angles are below pi"
 
 
-def test_unsupported_cards(monkeypatch):
-    """Cards older than the PTX allows have no kernels."""
-    cards = [type("Card", (), {"compute_capability": each})() for each in ("8.0", "7.5", "10.0")]
-    monkeypatch.setattr(jax, "local_devices", lambda backend: cards)
-    assert cuda.devices.__wrapped__() == (cards[0], cards[2])
+def test_why_kernels_are_not_used(monkeypatch):
+    """Kernels need one CUDA device that is as new as the PTX."""
+    assert cuda.fault("threefry2x32") == "JAX has no CUDA device"
+    card = type("Card", (), {"compute_capability": "7.5"})()
+    monkeypatch.setattr(cuda, "devices", lambda: (card,))
+    for count, why in ((2, "several CUDA devices"), (1, "capability below 8.0")):
+        monkeypatch.setattr(jax, "device_count", lambda backend, count=count: count)
+        assert why in cuda.fault("threefry2x32")
     assert f".target sm_{cuda.LEAST_CAPABILITY * 10:.0f}" in cuda.ptx_text()
+
+
+def test_the_plain_path_keeps_its_bits(launches, key, monkeypatch):
+    """On a CPU and under `jax.vmap`, the last digits are those of draws with the kernels turned off."""
+    monkeypatch.setattr(cuda, "PLATFORM", "cuda")
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [])
+
+    def drawn():
+        kappa = np.linspace(1, 9, 4099, dtype=np.float32)  # a constant of the program
+        draw = lambda key: jax_von_mises.sample_von_mises(key, 2.5, kappa)  # noqa: E731
+        return jax.jit(draw)(key), jax.jit(jax.vmap(draw))(jax.random.split(key, 2))
+
+    ours = drawn()
+    monkeypatch.setenv(environment.CUDA_KERNELS, "0")
+    for a, b in zip(ours, drawn(), strict=True):
+        np.testing.assert_array_equal(a, b)
