@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 # The oldest major version of the driver and the lowest compute capability that JAX's wheels for each CUDA release
-# support. install_gpu.sh contains the same numbers.
+# support. install_gpu.sh contains the same numbers, except 5.0: NVIDIA's drivers from 525 on support no older cards.
 DRIVERS = {13: 580, 12: 525}
 CAPABILITIES = {13: 7.5, 12: 5.0}
 

@@ -187,15 +187,6 @@ def test_problems_of_unused_gpus():
     assert levels == ["problem", "problem", "note", "note", "problem", "note", "problem", "note"]
 
 
-def test_same_rule_as_the_script():
-    """install_gpu.sh requires the same driver versions and compute capabilities as the doctor."""
-    script = (children.ROOT / "install_gpu.sh").read_text()
-    first, second = re.findall(r"driver_needed=(\d+) capability_needed=(\d+)", script)
-    needed = {12: first, 13: second}
-    assert {cuda: int(driver) for cuda, (driver, _) in needed.items()} == hardware.DRIVERS
-    assert {cuda: int(capability) / 10 for cuda, (_, capability) in needed.items()} == hardware.CAPABILITIES
-
-
 def test_plugins(monkeypatch):
     monkeypatch.setattr(hardware, "unmet", lambda installed: [])
     assert detail(doctor._plugins(PIP)) == ""
