@@ -2,9 +2,9 @@
 # Install this package from its clone for the GPU of this machine, or for the CPU, and check the installation.
 # `./install_gpu.sh --help` lists the options; docs/install.md explains them, and how to install by hand.
 
-# Other shells understand this part too. `set -e` below would end a shell that sources the script.
+# This part works in every shell. `set -e` below would end a shell that sources the script.
 # shellcheck disable=SC2128,SC2317
-if [ -z "${BASH_VERSION:-}" ] || [ "$BASH_SOURCE" != "$0" ]; then
+if [ "${BASH_SOURCE:-}" != "$0" ]; then
   echo "install_gpu.sh: error: run it with bash, and do not source it: ./install_gpu.sh" >&2
   return 2 2>/dev/null || exit 2
 fi

@@ -183,7 +183,7 @@ def test_environments(machine):
         ((), {"CONDA_PREFIX": conda, "CONDA_DEFAULT_ENV": "base"}, own),
     ):
         first = "python -m pip --version" if place.exists() else f"python3 -m venv {place}"
-        process = machine.run(*options, **variables, CDPATH=machine.path)
+        process = machine.run(*options, start=[BASH, "the clone/install_gpu.sh"], CDPATH=machine.path, **variables)
         assert process.returncode == 0, process.stderr
         assert machine.done() == [first, *install]
         assert f"# chosen: cpu, in {place}\n" in process.stdout
