@@ -62,7 +62,6 @@ BAD = {
     "devices": [DEEP, HUGE, 3, "cpu", [], [None], [jax.devices()[0]] * 2],
     "device": [DEEP, HUGE, 3, "cpu", jax.devices()],
     "share": [*WORDS, 0, -1, 1.5, NAN, True, [0.5]],
-    "platforms": [DEEP, HUGE, 3, "gpu", [], [3], b"cpu"],
     "flags": [DEEP, HUGE, {"--xla_x": HUGE}, 3, "no flags", [1]],
     "distribution": [*NOTHING, 3],
 }
@@ -397,21 +396,6 @@ FUNCTIONS = {
                 "block": "flag",
             },
         ),
-        "export_sampler": Refusal(
-            runtime.export_sampler,
-            {"path": "sampler", "shape": (3,)},
-            {
-                "path": "path",
-                "shape": "shape",
-                "dtype": "dtype",
-                **dict.fromkeys(("loc", "concentration"), "numbers"),
-                "key": "key",
-                "method": "choice",
-                "platforms": "platforms",
-                "force": "flag",
-            },
-        ),
-        "load_sampler": Refusal(runtime.load_sampler, {}, {"path": "path"}),
         "suggest_batch_size": Refusal(
             runtime.suggest_batch_size,
             {},
@@ -471,7 +455,7 @@ WITHOUT_ARGUMENTS = {
     *("cache_info", "clear_cache", "keep_memory", "memory_report", "reset", "settings"),
 }
 # Classes of results, which users do not construct.
-RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding", "LoadedSampler", "Setting"}
+RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding", "Setting"}
 
 
 def public():

@@ -1,11 +1,10 @@
-"""Configure JAX, cache compiled programs, export samplers, report memory, and diagnose problems.
+"""Configure JAX, cache compiled programs, compile ahead of time, report memory, and diagnose problems.
 
 ================================  ====================================================================
 `configure` `settings` `reset`    set, show and undo JAX's platform, memory, threads and XLA flags
 `initialize_compilation_cache`    keep compiled programs on disk for later processes
 `cache_info` `clear_cache`        count the cache's programs, hits and misses; empty the cache
 `warmup`                          compile before the first request
-`export_sampler` `load_sampler`   write a sampler to a file as a portable program, and load it
 `memory_report`                   report the memory of each device
 `suggest_batch_size`              suggest a number of rows that fit in memory
 `keep_memory`                     reuse the memory of freed arrays on a CPU
@@ -19,7 +18,6 @@ from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, clear
 from jax_von_mises.runtime.configuration import Setting, configure, reset, settings
 from jax_von_mises.runtime.doctor import Diagnosis, Finding, diagnose
 from jax_von_mises.runtime.memory import DeviceMemory, keep_memory, memory_report, suggest_batch_size
-from jax_von_mises.runtime.sampler_file import LoadedSampler, export_sampler, load_sampler
 from jax_von_mises.runtime.warm_up import Compiled, warmup
 
 __all__ = [
@@ -28,16 +26,13 @@ __all__ = [
     "DeviceMemory",
     "Diagnosis",
     "Finding",
-    "LoadedSampler",
     "Setting",
     "cache_info",
     "clear_cache",
     "configure",
     "diagnose",
-    "export_sampler",
     "initialize_compilation_cache",
     "keep_memory",
-    "load_sampler",
     "memory_report",
     "reset",
     "settings",
