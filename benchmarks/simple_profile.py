@@ -59,11 +59,11 @@ def print_first_call(count):
     (compiled,) = runtime.warmup((count,), concentration=CONCENTRATION)
     parts = {"trace": compiled.trace_seconds, "lower": compiled.lower_seconds, "compile": compiled.compile_seconds}
     total = sum(parts.values())
-    cache = runtime.cache_info()
-    where = f"with the compilation cache {cache.path}" if cache.enabled else "without a compilation cache"
+    cache = runtime.cache_info().path
+    where = f"with the compilation cache {cache}" if cache else "without a compilation cache"
     print(f"\nFirst call for {count:,} draws, {where}")
     print(table([(name, time_text(seconds)) for name, seconds in (parts | {"total": total}).items()]), flush=True)
-    return 0.0 if cache.enabled else total, compiled
+    return 0.0 if cache else total, compiled
 
 
 def stage_row(case, busy):

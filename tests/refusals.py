@@ -381,7 +381,7 @@ FUNCTIONS = {
         "initialize_compilation_cache": Refusal(
             jvm.initialize_compilation_cache,
             {"path": "cache"},
-            {"path": "path of utf-8", "max_size": "limit", "min_compile_time": "seconds", "allow_shared": "flag"},
+            {"path": "path of utf-8", "max_size": "limit", "allow_shared": "flag"},
         ),
         "warmup": Refusal(
             runtime.warmup,
@@ -452,7 +452,7 @@ WITHOUT_ARGUMENTS = {
     *(f"SineBivariateVonMises.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast")),
     *(f"SineBivariateVonMises.{name}" for name in ("mean", "moments", "entropy")),
     *(f"numpyro.SineBivariateVonMises.{name}" for name in ("mean", "entropy")),
-    *("cache_info", "clear_cache", "keep_memory", "memory_report", "reset", "settings"),
+    *("cache_info", "keep_memory", "memory_report", "reset", "settings"),
 }
 # Classes of results, which users do not construct.
 RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding", "Setting"}

@@ -3,7 +3,7 @@
 ================================  ====================================================================
 `configure` `settings` `reset`    set, show and undo JAX's platform, memory, threads and XLA flags
 `initialize_compilation_cache`    keep compiled programs on disk for later processes
-`cache_info` `clear_cache`        count the cache's programs, hits and misses; empty the cache
+`cache_info`                      show the cache's directory, and the number and size of its programs
 `warmup`                          compile before the first request
 `memory_report`                   report the memory of each device
 `suggest_batch_size`              suggest a number of rows that fit in memory
@@ -14,7 +14,7 @@
 Importing this module changes no setting.
 """
 
-from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, clear_cache, initialize_compilation_cache
+from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, initialize_compilation_cache
 from jax_von_mises.runtime.configuration import Setting, configure, reset, settings
 from jax_von_mises.runtime.doctor import Diagnosis, Finding, diagnose
 from jax_von_mises.runtime.memory import DeviceMemory, keep_memory, memory_report, suggest_batch_size
@@ -28,7 +28,6 @@ __all__ = [
     "Finding",
     "Setting",
     "cache_info",
-    "clear_cache",
     "configure",
     "diagnose",
     "initialize_compilation_cache",
