@@ -139,14 +139,11 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--keep-memory", action="store_true", help="reuse the memory of freed arrays on a CPU")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jax_von_mises import runtime
 
-    if options.keep_memory and not runtime.keep_memory():
-        parser.error("--keep-memory needs Linux with glibc")
     start = time.perf_counter()
     machine = environment.describe()
     state = quiet.check()

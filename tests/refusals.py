@@ -452,7 +452,7 @@ WITHOUT_ARGUMENTS = {
     *(f"SineBivariateVonMises.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast")),
     *(f"SineBivariateVonMises.{name}" for name in ("mean", "moments", "entropy")),
     *(f"numpyro.SineBivariateVonMises.{name}" for name in ("mean", "entropy")),
-    *("cache_info", "keep_memory", "memory_report", "reset", "settings"),
+    *("cache_info", "memory_report", "reset", "settings"),
 }
 # Classes of results, which users do not construct.
 RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding", "Setting"}

@@ -7,7 +7,6 @@
 `warmup`                          compile before the first request
 `memory_report`                   report the memory of each device
 `suggest_batch_size`              suggest a number of rows that fit in memory
-`keep_memory`                     reuse the memory of freed arrays on a CPU
 `diagnose`                        find problems with JAX on this machine and suggest remedies
 ================================  ====================================================================
 
@@ -17,7 +16,7 @@ Importing this module changes no setting.
 from jax_von_mises.runtime.compilation_cache import CacheInfo, cache_info, initialize_compilation_cache
 from jax_von_mises.runtime.configuration import Setting, configure, reset, settings
 from jax_von_mises.runtime.doctor import Diagnosis, Finding, diagnose
-from jax_von_mises.runtime.memory import DeviceMemory, keep_memory, memory_report, suggest_batch_size
+from jax_von_mises.runtime.memory import DeviceMemory, memory_report, suggest_batch_size
 from jax_von_mises.runtime.warm_up import Compiled, warmup
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "configure",
     "diagnose",
     "initialize_compilation_cache",
-    "keep_memory",
     "memory_report",
     "reset",
     "settings",

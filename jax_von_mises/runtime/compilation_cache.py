@@ -91,10 +91,10 @@ def initialize_compilation_cache(
             raise type(error)(f"{reason}. Give the path of a directory.") from error
         warnings.warn(f"{reason}, so there is no cache; give a path", RuntimeWarning, stacklevel=2)
         return cache_info()
-    if not allow_shared and (reason := open_to_others(place)):
+    if not allow_shared and (problem := open_to_others(place)):
         raise PermissionError(
-            f"{caller}: {reason}. A cache is executable code: anyone who can write to it can run programs as you. Give "
-            "a private directory, or restrict this one (chmod 700) and remove the files of others, or pass "
+            f"{caller}: {problem}. A cache is executable code: anyone who can write to it can run programs as you. "
+            "Give a private directory, or restrict this one (chmod 700) and remove the files of others, or pass "
             "allow_shared=True if you trust them all."
         )
     writable = "://" in place or os.access(place, os.W_OK)
