@@ -61,6 +61,15 @@ def test_described_arguments_on_other_devices(compiled, key):
     assert not compiled
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_described_dtypes_that_jax_narrows(compiled, key, dtype):
+    """A `jax.ShapeDtypeStruct` may have a dtype that JAX narrows, as it does the array itself."""
+    runtime.warmup(6, concentration=jax.ShapeDtypeStruct((6,), dtype), key=key)
+    compiled.clear()
+    sample_von_mises(key, 0.0, np.arange(1, 7, dtype=dtype), 6)
+    assert not compiled
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
