@@ -104,7 +104,7 @@ def initialize_compilation_cache(
     config.update("jax_compilation_cache_max_size", limit if writable else -1)
     config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     config.update("jax_persistent_cache_min_entry_size_bytes", 0 if writable else NEVER)
-    compilation_cache.reset_cache()  # JAX chose its cache at the first compilation; now it chooses again
+    compilation_cache.reset_cache()  # JAX opens a cache once; now it opens this one
     return cache_info()
 
 
@@ -177,7 +177,7 @@ def _prepare_limit(caller: str, place: str) -> None:
         import filelock  # noqa: F401
     except ImportError as error:
         raise ImportError(f"{caller}: max_size needs filelock: pip install filelock.") from error
-    # Without this file, which processes without a limit do not write, JAX adds no more programs.
+    # Without these files, which processes without a limit do not write, JAX adds no more programs. An empty file means
+    # that the program was used longest ago.
     for program in Path(place).glob("*-cache"):
-        with contextlib.suppress(FileExistsError), open(f"{str(program).removesuffix('-cache')}-atime", "xb") as file:
-            file.write(bytes(8))  # used longest ago
+        program.with_name(f"{program.name.removesuffix('-cache')}-atime").touch()

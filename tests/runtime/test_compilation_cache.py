@@ -33,7 +33,9 @@ events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
 key = jax.random.key(1)
 if "late" in sys.argv:
-    sample_von_mises(key, 0.0, 2.0, (77,))  # JAX then assumes that there is no cache
+    sample_von_mises(key, 0.0, 2.0, (77,))
+    initialize_compilation_cache(f"{sys.argv[1]}-other")
+    sample_von_mises(key, 0.0, 2.0, (78,))  # JAX then has another cache open
 events.clear()
 initialize_compilation_cache(sys.argv[1])
 x = sample_von_mises(key, 0.0, 4.0, (1000,))
@@ -43,7 +45,7 @@ print(json.dumps([float(x[0]), count("compile_requests_use_cache"), count("cache
 
 
 def test_later_processes_find_what_earlier_ones_compiled(place):
-    """Later processes find programs, even if they turn the cache on late, and the directory is private."""
+    """Later processes find programs, even if they turn the cache on late or change it, and the directory is private."""
     angle, requests, hits, path, entries, size = json.loads(children.run(DRAW, place)[0])
     assert (path, hits) == (str(place), 0)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
