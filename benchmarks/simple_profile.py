@@ -57,11 +57,11 @@ def print_first_call(count):
     (compiled,) = runtime.warmup((count,), concentration=CONCENTRATION)
     parts = {"trace": compiled.trace_seconds, "lower": compiled.lower_seconds, "compile": compiled.compile_seconds}
     total = sum(parts.values())
-    cache = runtime.cache_info()
-    where = f"with the compilation cache {cache.path}" if cache.enabled else "without a compilation cache"
+    cache = runtime.cache_info().path
+    where = f"with the compilation cache {cache}" if cache else "without a compilation cache"
     print(f"\nFirst call for {count:,} draws, {where}")
     print(table([(name, time_text(seconds)) for name, seconds in (parts | {"total": total}).items()]), flush=True)
-    return 0.0 if cache.enabled else total, compiled
+    return 0.0 if cache else total, compiled
 
 
 def stage_row(case, busy):
@@ -137,14 +137,11 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--keep-memory", action="store_true", help="reuse the memory of freed arrays on a CPU")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jax_von_mises import runtime
 
-    if options.keep_memory and not runtime.keep_memory():
-        parser.error("--keep-memory needs Linux with glibc")
     start = time.perf_counter()
     machine = environment.describe()
     state = quiet.check()

@@ -1,9 +1,9 @@
-"""Measure the time to the first angles of a new process, with and without a compilation cache or an exported sampler.
+"""Measure the time to the first angles of a new process, with and without a compilation cache.
 
 ``python -m benchmarks.startup`` runs several rounds. Each round starts a new process for every way to the first angles,
-in random order. A process imports JAX, starts it, gets ready (enables the cache, loads the file), and draws twice. The
-compared time is that of getting ready and of the first draw. It excludes imports and the creation of keys and
-parameters, for which JAX also compiles programs.
+in random order. A process imports JAX, starts it, gets ready (enables the cache), and draws twice. The compared time is
+that of getting ready and of the first draw. It excludes imports and the creation of keys and parameters, for which JAX
+also compiles programs.
 """
 
 import argparse
@@ -43,7 +43,6 @@ class Way(NamedTuple):
     label: str
     cache: str | None = None
     """State of the compilation cache before the process, ``"empty"`` or ``"full"``; None if it is not used."""
-    file: bool = False
     peer: str = OURS
     module: str = "jax_von_mises"
     """The module to import in addition to JAX."""
@@ -61,8 +60,6 @@ WAYS = (
     Way("compile", "compile"),
     Way("keep", "compile, keep in the cache", cache="empty"),
     Way("cache", "from the cache", cache="full"),
-    Way("file", "load the file, compile", file=True),
-    Way("file-cache", "load the file, from the cache", cache="full", file=True),
     *peer_ways("normal", "jax.random.normal", "jax"),
     *peer_ways("numpyro", "NumPyro", "numpyro.distributions"),
     *peer_ways("tfp", "TensorFlow Probability", "tensorflow_probability.substrates.jax"),
@@ -100,15 +97,12 @@ def live(order):
         return {"missing": str(reason)}
     draw, fresh, wait = ready.competitor
     values = [fresh(i) for i in range(2)]
-    from jax_von_mises import initialize_compilation_cache, runtime
+    from jax_von_mises import initialize_compilation_cache
 
-    concentration = jax.block_until_ready(jax.numpy.asarray(case.concentrations))
+    jax.block_until_ready(values)
     done()
     if order["cache"]:
         initialize_compilation_cache(order["cache"])
-    if way.file:
-        sampler = jax.jit(runtime.load_sampler(order["file"]))
-        draw = lambda key: sampler(key, 0.0, concentration)  # noqa: E731
     done()
     for value in values:
         wait(draw(value))
@@ -129,18 +123,13 @@ def ask(order):
 
 def measure(ways, tasks, rounds, folder):
     """Return the seconds of each stage for each task, way and round, and the reason for each way that cannot run."""
-    from jax_von_mises import runtime
-
     found = {name: {way.name: [] for way in ways} for name in tasks}
     orders, missing = {}, {}
     with progress() as tick:
         for name in tasks:
-            case = TASKS[name]
-            path = f"{folder}/{name}.sampler"
-            runtime.export_sampler(path, (case.count,), concentration=case.concentrations)
             for way in ways:
                 cache = way.cache and f"{folder}/{name}-{way.name}"
-                orders[name, way.name] = order = {"way": way.name, "task": name, "cache": cache, "file": path}
+                orders[name, way.name] = order = {"way": way.name, "task": name, "cache": cache}
                 # This untimed run fills the compilation cache and loads the libraries into the system's file cache.
                 if (way.cache == "full" or way.peer != OURS) and way.name not in missing:
                     tick()

@@ -26,7 +26,7 @@
 `write_samples`           a stream in a .npy file or a Zarr store; interrupted runs can be resumed
 `verify_samples`          comparison of such a file or store with its checksums
 `derive_key`              keys from names and numbers
-`runtime`                 JAX settings, compilation cache, warm-up, export, memory, diagnosis
+`runtime`                 JAX settings, compilation cache, warm-up, memory, diagnosis
 ========================  =====================================================================
 """
 

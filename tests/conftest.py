@@ -50,7 +50,8 @@ def key(request):
 @pytest.fixture
 def no_cache_afterwards():
     """Restore the JAX settings that a compilation cache changes."""
-    names = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
+    names = ("compilation_cache_dir", "compilation_cache_max_size")
+    names += ("persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     yield
     for name, value in before.items():

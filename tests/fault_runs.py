@@ -1,8 +1,7 @@
 """Run `write_samples` with each file operation failing or interrupted in turn.
 
 This program runs with the library of `faults.c` preloaded. It reads rows of a table from its input as lines of JSON.
-For each row it repeats a run, or an export of a sampler, with one failing operation at a time, and prints the problems
-that it finds.
+For each row it repeats a run with one failing operation at a time, and prints the problems that it finds.
 """
 
 import contextlib
@@ -293,36 +292,6 @@ def go_through(kind, scenario, fault, first, step, library):
                 return {"runs": (at - first) // step, "failed": failed, "problems": problems}
 
 
-def go_through_export(scenario, fault, first, step, library):
-    """Repeat `export_sampler` as `go_through` repeats a run; each time, one complete file or none must remain."""
-    which, code, lasting, number = FAULTS[fault]
-    force = scenario == "force"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name).resolve()
-        out = folder / "a.sampler"
-        jax_von_mises.runtime.export_sampler(out, (2,), platforms=["cpu"])
-        old = tree(folder) if force else {}
-        problems, failed = [], 0
-        for at in itertools.count(first, step):
-            restore(folder, old)
-            library.faults_arm(f"{folder}/".encode(), which, at, code, lasting, number)
-            error = None
-            try:
-                jax_von_mises.runtime.export_sampler(out, (3,), platforms=["cpu"], force=force)
-            except (OSError, KeyboardInterrupt) as raised:
-                error = raised
-            finally:
-                operations = library.faults_disarm()
-            failed += error is not None
-            now = tree(folder)
-            if now != old and jax_von_mises.runtime.load_sampler(out).manifest["shape"] != [3]:
-                problems.append(f"operation {at}: the file is neither the old nor the new one")
-            if now.keys() - {out.name}:
-                problems.append(f"operation {at}: {sorted(now)} are left")
-            if operations < at:
-                return {"runs": (at - first) // step, "failed": failed, "problems": problems}
-
-
 def is_killed(out, options, at):
     """Perform a run in a process that is killed at operation `at`; return False if the run ended before it."""
     context = multiprocessing.get_context("forkserver")
@@ -372,7 +341,7 @@ def main():
         signal.signal(number, signal.default_int_handler)  # even if the parent process ignores it
     for line in sys.stdin:
         kind, *row = json.loads(line)
-        answer = go_through_export(*row, library) if kind == "export" else go_through(kind, *row, library)
+        answer = go_through(kind, *row, library)
         print(json.dumps(answer), flush=True)
 
 

@@ -62,7 +62,6 @@ BAD = {
     "devices": [DEEP, HUGE, 3, "cpu", [], [None], [jax.devices()[0]] * 2],
     "device": [DEEP, HUGE, 3, "cpu", jax.devices()],
     "share": [*WORDS, 0, -1, 1.5, NAN, True, [0.5]],
-    "platforms": [DEEP, HUGE, 3, "gpu", [], [3], b"cpu"],
     "flags": [DEEP, HUGE, {"--xla_x": HUGE}, 3, "no flags", [1]],
     "distribution": [*NOTHING, 3],
 }
@@ -382,7 +381,7 @@ FUNCTIONS = {
         "initialize_compilation_cache": Refusal(
             jvm.initialize_compilation_cache,
             {"path": "cache"},
-            {"path": "path of utf-8", "max_size": "limit", "min_compile_time": "seconds", "allow_shared": "flag"},
+            {"path": "path of utf-8", "max_size": "limit", "allow_shared": "flag"},
         ),
         "warmup": Refusal(
             runtime.warmup,
@@ -397,21 +396,6 @@ FUNCTIONS = {
                 "block": "flag",
             },
         ),
-        "export_sampler": Refusal(
-            runtime.export_sampler,
-            {"path": "sampler", "shape": (3,)},
-            {
-                "path": "path",
-                "shape": "shape",
-                "dtype": "dtype",
-                **dict.fromkeys(("loc", "concentration"), "numbers"),
-                "key": "key",
-                "method": "choice",
-                "platforms": "platforms",
-                "force": "flag",
-            },
-        ),
-        "load_sampler": Refusal(runtime.load_sampler, {}, {"path": "path"}),
         "suggest_batch_size": Refusal(
             runtime.suggest_batch_size,
             {},
@@ -467,7 +451,7 @@ WITHOUT_ARGUMENTS = {
     *(f"SineBivariateVonMises.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast")),
     *(f"SineBivariateVonMises.{name}" for name in ("mean", "moments", "entropy")),
     *(f"numpyro.SineBivariateVonMises.{name}" for name in ("mean", "entropy")),
-    *("cache_info", "clear_cache", "keep_memory", "memory_report"),
+    *("cache_info", "memory_report"),
 }
 # Classes of results, which users do not construct.
 RESULTS = {"CacheInfo", "Compiled", "DeviceMemory", "Diagnosis", "Finding"}

@@ -79,12 +79,6 @@ def written(a):
     return np.load(out)
 
 
-def exported(a):
-    out = a.folder / "a.sampler"
-    runtime.export_sampler(out, (4,), loc=a.loc, concentration=a.k, key=a.key, force=True)
-    return runtime.load_sampler(out)(a.key, a.loc, a.k)
-
-
 LONG = 20_011  # a size that a single CPU device computes in rows
 CALLS = {
     "sample_von_mises": lambda a: jvm.sample_von_mises(a.key, a.loc, a.k),
@@ -136,7 +130,6 @@ CALLS = {
     "batched_apply": lambda a: jvm.batched_apply(lambda x: jvm.log_prob(x, a.loc[0], a.k[0]), a.x, 3),
     "write_samples": written,
     "derive_key": lambda a: jax.random.key_data(jvm.derive_key(a.key, "a", 3)),
-    "export_sampler": exported,
     "warmup": lambda a: [compiled.shape for compiled in runtime.warmup((4,), loc=a.loc, concentration=a.k)],
     "suggest_batch_size": lambda a: runtime.suggest_batch_size(a.k, shape=(4,)) > 0,
 }
@@ -146,7 +139,7 @@ CALLS = {
 LENGTHY = {name for name in CALLS if "gradient" in name and name != "log_prob, gradient"}
 LENGTHY |= {"sample_stratified", "sample_truncated", "isf", "sf", "log_cdf", "log_sf", "variance", "stddev", "entropy"}
 LENGTHY |= {"kl_divergence", "VonMises", "Mixture", "Mixture.sample", "numpyro", "sample_antithetic", "sample_pmap"}
-LENGTHY |= {"sample_block", "export_sampler", "warmup", "suggest_batch_size", "fit", "prob"}
+LENGTHY |= {"sample_block", "warmup", "suggest_batch_size", "fit", "prob"}
 DEVICES = jax.config.jax_num_cpu_devices
 
 

@@ -11,7 +11,6 @@ import pytest
 import jax_von_mises as jvm
 
 pytest.importorskip("numpyro", reason="the table includes the distributions for NumPyro (extra `numpyro`)")
-pytest.importorskip("flatbuffers", reason="the table includes exports of samplers (extra `export`)")
 
 from tests import children, refusals
 

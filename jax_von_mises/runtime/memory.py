@@ -1,11 +1,8 @@
-"""Report the memory of each device, suggest how many angles to draw at a time, and keep freed memory for new arrays."""
+"""Report the memory of each device, and suggest how many angles to draw at a time."""
 
 import contextlib
-import ctypes
 import math
-import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +18,8 @@ from jax_von_mises.sampling.request import DrawRequest
 # Larger batches gain nothing: on any device, drawing this many angles takes far longer than starting a program.
 AT_MOST = 2**30
 
+PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-
-# Parameters of glibc's `mallopt`, from malloc.h, with values that keep all freed memory in one heap.
-KEEP_MEMORY = {"M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_MMAP_THRESHOLD": (-3, 2**30), "M_ARENA_MAX": (-8, 1)}
 
 
 class DeviceMemory(NamedTuple):
@@ -48,8 +43,8 @@ def memory_report() -> tuple[DeviceMemory, ...]:
     """Report the memory of each device of this process.
 
     On a GPU, the numbers come from JAX's allocator (``device.memory_stats``) and do not include other processes. On a
-    CPU, for which JAX has no such numbers, they describe this process and the machine, or the job's limit (a control
-    group, ``ulimit``) if that is lower.
+    CPU, for which JAX has no such numbers, they describe this process and the machine, or the container or batch job (a
+    control group, version 2) if that has less. Outside Linux, these need the package ``psutil``.
 
     Returns
     -------
@@ -57,27 +52,6 @@ def memory_report() -> tuple[DeviceMemory, ...]:
         One entry for each device in ``jax.local_devices()``.
     """
     return tuple(of_device(device) for device in jax.local_devices())
-
-
-def keep_memory() -> bool:
-    """Keep the memory of freed arrays in this process and reuse it for new ones, on Linux.
-
-    By default, the C library returns the memory of a freed array of more than 32 MB (2^23 float32 angles) to the
-    system, and on a CPU each new array waits for memory pages, which takes as long as drawing the angles. Call this
-    function right after the imports, before the first use of JAX's devices: memory that other threads have taken by
-    then is still returned.
-
-    The setting applies to all memory of this process, including that of NumPy, and cannot be undone. The process then
-    keeps the largest amount of memory that it has used, until it ends. Programs with arrays of a few MB can become
-    slower, even several times: compare. Memory on a GPU is not affected.
-
-    Returns
-    -------
-    bool
-        Whether the C library accepted the setting: True with glibc, False on other systems.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    return set_option is not None and all(set_option(*option) == 1 for option in KEEP_MEMORY.values())
 
 
 def suggest_batch_size(
@@ -192,16 +166,11 @@ def named(device: jax.Device) -> str:
 
 def of_device(device: jax.Device) -> DeviceMemory:
     """Return the `DeviceMemory` of a device."""
-    try:
-        stats = device.memory_stats()
-    except jax.errors.JaxRuntimeError:  # the backend does not implement the call
-        stats = None
-    if stats is None:
-        stats = {}
-        if device.platform == "cpu":
-            in_use, peak = _of_process()
-            limit, free = host_memory()
-            return DeviceMemory(named(device), device.device_kind, in_use, peak, limit, free)
+    if device.platform == "cpu":
+        return DeviceMemory(named(device), device.device_kind, *_of_process(), *host_memory())
+    stats: dict[str, int] = {}
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the backend does not implement the call
+        stats = device.memory_stats() or {}
     in_use, limit = stats.get("bytes_in_use"), stats.get("bytes_limit")
     free = None if in_use is None or limit is None else limit - in_use
     return DeviceMemory(named(device), device.device_kind, in_use, stats.get("peak_bytes_in_use"), limit, free)
@@ -209,65 +178,51 @@ def of_device(device: jax.Device) -> DeviceMemory:
 
 def _of_process() -> tuple[int | None, int | None]:
     """Return the current and the peak resident memory of this process, in bytes."""
-    found = _table("/proc/self/status")
-    return found.get("VmRSS"), found.get("VmHWM")
+    if PROC.is_dir():
+        found = _table("self/status")
+        return found.get("VmRSS"), found.get("VmHWM")
+    with contextlib.suppress(ImportError):
+        import psutil
 
-
-def _table(path: str) -> dict[str, int]:
-    """Return the sizes in a file such as ``/proc/meminfo``, in bytes by name; empty if there is no such file."""
-    with contextlib.suppress(OSError):
-        lines = re.findall(r"^(\w+):\s*(\d+) kB$", Path(path).read_text(), re.M)
-        return {name: int(size) * 1024 for name, size in lines}
-    return {}
+        return psutil.Process().memory_info().rss, None
+    return None, None
 
 
 def host_memory() -> tuple[int | None, int | None]:
-    """Return the memory limit of this process and the free memory, in bytes, or (None, None) if neither is known.
-
-    The limit is the memory of the machine, or the limit of a control group or of ``ulimit`` if that is lower.
-    """
-    machine = _table("/proc/meminfo")
-    pairs = [*_control_groups(), *_process_limits()]
-    if machine:
+    """Return the memory of the machine, or of the job if it has less, and the free memory; None if unknown."""
+    pairs = list(_control_groups())
+    if PROC.is_dir():
+        machine = _table("meminfo")
         pairs.append((machine["MemTotal"], machine["MemAvailable"]))
+    else:
+        with contextlib.suppress(ImportError):
+            import psutil
+
+            found = psutil.virtual_memory()
+            pairs.append((found.total, found.available))
     if not pairs:
         return None, None
     limits, frees = zip(*pairs, strict=True)
     return min(limits), max(0, min(frees))
 
 
+def _table(name: str) -> dict[str, int]:
+    """Return the sizes in a file of Linux's ``/proc``, in bytes by name."""
+    lines = re.findall(r"^(\w+):\s*(\d+) kB$", (PROC / name).read_text(), re.M)
+    return {name: int(size) * 1024 for name, size in lines}
+
+
 def _control_groups() -> Iterator[tuple[int, int]]:
-    """Yield the limit and free memory of this process's control groups, which containers and batch systems set."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                yield from _levels(CGROUPS, path, "memory.max", "memory.current", "inactive_file")
-            elif "memory" in controllers.split(","):
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-                yield from _levels(CGROUPS / "memory", path, *names)
-
-
-def _levels(root: Path, path: str, limit: str, usage: str, cached: str) -> Iterator[tuple[int, int]]:
-    """Yield the limit and free memory of a control group and of each group above it that has a limit."""
-    # In a container, the path may be the host's, in which case the group's files are at the root.
-    below = root / path.strip("/")
-    for folder in (below, *(above for above in below.parents if above.is_relative_to(root))):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            maximum = int((folder / limit).read_text())  # "max" means no limit, and is not a number
-            stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            # Cached file contents count as used, but can be dropped.
-            yield maximum, maximum - int((folder / usage).read_text()) + int(stats[cached])
-
-
-def _process_limits() -> Iterator[tuple[int, int]]:
-    """Yield the limit and free memory according to each of ``ulimit -v`` and ``ulimit -d`` that is set."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        sizes = Path("/proc/self/statm").read_text().split()
-        page = os.sysconf("SC_PAGE_SIZE")
-        for name, pages in (("RLIMIT_AS", sizes[0]), ("RLIMIT_DATA", sizes[5])):
-            maximum = resource.getrlimit(getattr(resource, name))[0]
-            if maximum != resource.RLIM_INFINITY:
-                yield maximum, maximum - int(pages) * page
+    """Yield the limit and the free memory of each control group of this process, as containers and batch jobs have."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = (PROC / "self" / "cgroup").read_text().splitlines()
+        path = next(line.removeprefix("0::") for line in lines if line.startswith("0::"))
+        # In a container, the path may be the host's, in which case the group's files are at the root.
+        below = CGROUPS / path.strip("/")
+        for folder in (below, *(above for above in below.parents if above.is_relative_to(CGROUPS))):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                limit = int((folder / "memory.max").read_text())  # "max" means no limit, and is not a number
+                stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                # Cached file contents count as used, but can be dropped.
+                used = int((folder / "memory.current").read_text()) - int(stats["inactive_file"])
+                yield limit, limit - used

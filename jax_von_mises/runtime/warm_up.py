@@ -1,7 +1,6 @@
 """Compile the sampler before the first request."""
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -88,58 +87,49 @@ def warmup(
     caller = "warmup"
     block = arguments.flag(caller, "block", block)
     key = jax.random.key(0) if key is None else key
-    given = loc, concentration = described(loc), described(concentration)
-    loc, concentration = like(loc), like(concentration)
+    # Trace with each `jax.ShapeDtypeStruct` itself, since it may have a sharding over several devices.
+    given = {"loc": loc, "concentration": concentration}.items()
+    described = {name: _narrowed(value) for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
+    loc, concentration = (_stand_in(described[name]) if name in described else value for name, value in given)
     shapes = shapes if isinstance(shapes, list) else [shapes]
     several: Sequence[Any] = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     sharding = arguments.sharding(caller, out_sharding)
 
     def request(shape: Any, dtype: DTypeLike | None) -> DrawRequest:
-        found: DrawRequest
         if block:
             part = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
-            found = part.at(0, out_sharding=sharding)
-        else:
-            found = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
-        return found
+            return part.at(0, out_sharding=sharding)
+        return DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
 
     # Check everything before anything is compiled.
     planned = [request(shape, dtype) for shape in shapes for dtype in several]
-    return tuple(_compile(request, *given) for request in planned)
+    return tuple(_compile(request, described) for request in planned)
 
 
-def described(value: Any) -> Any:
-    """Return `value`; if it is a `jax.ShapeDtypeStruct` wider than JAX allows, narrow its dtype to float32."""
-    if isinstance(value, jax.ShapeDtypeStruct) and arguments.too_wide(value.dtype):
-        narrowed: Any = value
-        return narrowed.update(dtype=np.float32)
-    return value
+def _narrowed(value: Any) -> Any:
+    """Return a `jax.ShapeDtypeStruct` with a dtype that JAX allows."""
+    return value.update(dtype=np.float32) if arguments.too_wide(value.dtype) else value
 
 
-def like(value: Any) -> Any:
-    """Return `value`; for a `jax.ShapeDtypeStruct`, return an array of its shape, dtype and weak type."""
-    if not isinstance(value, jax.ShapeDtypeStruct):
-        return value
+def _stand_in(value: jax.ShapeDtypeStruct) -> Any:
+    """Return an array of the same shape, dtype and weak type, of which one element is in memory if possible."""
     if value.weak_type:
         return jnp.broadcast_to(0.0, value.shape)
-    return np.broadcast_to(np.zeros((), value.dtype), value.shape)  # a view, which allocates one element
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape)
 
 
-def _compile(request: DrawRequest, loc: Any, concentration: Any) -> Compiled:
-    # Trace with each `jax.ShapeDtypeStruct` itself, since it may have a sharding over several devices.
-    given = {"loc": loc, "concentration": concentration}.items()
-    descriptions: dict[str, Any] = {name: value for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
+def _compile(request: DrawRequest, described: dict[str, Any]) -> Compiled:
     times = [time.perf_counter()]
     programs = sampler.kernels_for(request) or sampler.programs_for(request)
-    traced = programs.new.trace(dataclasses.replace(request, **descriptions))
+    traced = programs.new.trace(dataclasses.replace(request, **described))
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())
     compiled = lowered.compile()
     times.append(time.perf_counter())
+    trace, lower, compile_ = np.diff(times).tolist()
     memory = compiled.memory_analysis()  # None where the backend does not report it
     costs = compiled.cost_analysis() or {}
-    trace, lower, compile_ = (second - first for first, second in itertools.pairwise(times))
     return Compiled(
         request.shape,
         request.dtype.name,

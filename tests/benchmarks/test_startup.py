@@ -13,7 +13,7 @@ def pretended(order):
     if order["way"] == "torch":
         return {"missing": "not installed"}
     first = 1.0 if not order["cache"] else 0.1
-    return dict.fromkeys(startup.PARTS, 0.01) | {"first": first, "ready": 0.05 if "file" in order["way"] else 0.0}
+    return dict.fromkeys(startup.PARTS, 0.01) | {"first": first, "ready": 0.05 if order["cache"] else 0.0}
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_result(tmp_path, monkeypatch, capsys):
     assert list(ways) == [way.name for way in startup.WAYS if way.name != "torch"]
     assert result["missing"] == {"torch": "not installed"}
     assert ways["compile"]["seconds"] == pytest.approx(1.0)
-    assert ways["file"]["seconds"] == pytest.approx(1.05)
+    assert ways["cache"]["seconds"] == pytest.approx(0.15)
     assert ways["cache"]["parts"]["first"] == pytest.approx(0.1)
     # Before the rounds, processes fill each full cache and try each peer. Ways that keep programs have separate caches.
     before = sum(way.cache == "full" or way.peer != startup.OURS for way in startup.WAYS) - 1
@@ -57,14 +57,14 @@ def test_goals(seconds, busy, state):
 
 @pytest.mark.slow
 def test_a_process(tmp_path):
-    """A process that loads a file and has a cache reports the time of every step."""
-    ways = [way for way in startup.WAYS if way.name == "file-cache"]
+    """A process with a cache reports the time of every step."""
+    ways = [way for way in startup.WAYS if way.name == "cache"]
     measured, missing = startup.measure(ways, ["array"], 1, tmp_path)
     assert missing == {}
-    (parts,) = measured["array"]["file-cache"]
+    (parts,) = measured["array"]["cache"]
     assert list(parts) == list(startup.PARTS)
     assert np.all(np.array(list(parts.values())) > 0)
-    assert list((tmp_path / "array-file-cache").glob("*-cache")), "the cache must keep the program"
+    assert list((tmp_path / "array-cache").glob("*-cache")), "the cache must keep the program"
 
 
 def test_invalid_arguments(capsys, tmp_path):

@@ -108,8 +108,8 @@ def test_every_block_has_a_tested_language():
 @pytest.mark.usefixtures("no_cache_afterwards", "as_users_have_it")
 @pytest.mark.parametrize("page", newcomers_first(with_blocks("python")))
 def test_python_runs(page):
-    if page in ("runtime", "README"):
-        pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra `export`)")
+    if page == "runtime":
+        pytest.importorskip("flatbuffers", reason="flatbuffers is not installed")
     if page == "tour":
         pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
     if page == "migration":

@@ -65,16 +65,3 @@ def test_nothing_is_lost(try_row, kind, scenario, fault, first, step):
     if fault == "SIGKILL" and "space" in scenario:
         pytest.skip("the reported disk space cannot be changed in another process")
     lose_nothing(try_row, kind, scenario, fault, first, step)
-
-
-@pytest.mark.few(1)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scenario", "fault"),
-    [
-        ("force", "EIO"),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in (("fresh", "EIO"), ("force", "SIGINT"))),
-    ],
-)
-def test_exported_sampler_is_complete_or_absent(try_row, scenario, fault):
-    lose_nothing(try_row, "export", scenario, fault, 1, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jax_von_mises.runtime import hardware
+from jax_von_mises.runtime import doctor
 
 ROOT = Path(__file__).parents[2]
 BASH, SH = shutil.which("bash"), shutil.which("sh")
@@ -93,7 +93,7 @@ def failed(process, message, code=1):
     assert process.stderr.count("\n") == 1
 
 
-FIRST, SECOND, LEAST = hardware.DRIVERS[12], hardware.DRIVERS[13], hardware.CAPABILITIES[13]
+FIRST, SECOND, LEAST = doctor.DRIVERS[12], doctor.DRIVERS[13], 7.5
 AMD = "Agent 1\n  Name:  AMD Ryzen\nAgent 2\n  Name:  gfx90a"
 # Answers of nvidia-smi (driver, compute capabilities) and of rocminfo; platform; words of the result or the warning.
 MACHINES = [
