@@ -52,7 +52,7 @@ def initialize_compilation_cache(
         (``XDG_CACHE_HOME``, ``~/.cache``). A URL such as ``gs://bucket/cache`` requires ``allow_shared=True``.
     max_size : int, optional
         Limit in bytes, by default none. JAX then removes the least recently used programs before it adds one, and reads
-        the times of all programs to find them, which takes 0.4 s for 20,000 programs. Needs the package ``filelock``.
+        the times of all programs to find them, which takes 0.3 s for 20,000 programs. Needs the package ``filelock``.
         All processes that use the directory must have a limit.
     allow_shared : bool
         Use the directory even if others can write to it, or if that cannot be determined. Anyone who can write to it
