@@ -209,7 +209,10 @@ def _flags(value: Any) -> dict[str, str | None]:
         return {name: text.strip("\"'") if text is not None else None for name, text in _words(value)}
     if not hasattr(value, "items"):
         raise TypeError(f"{given} must be a string or a dict of names and values.")
-    found = {str(name).removeprefix("--"): _as_text(text) for name, text in value.items()}
+    try:
+        found = {str(name).removeprefix("--"): _as_text(text) for name, text in value.items()}
+    except (ValueError, RecursionError) as error:  # for example, a number with too many digits
+        raise ValueError(f"{given}: {error}") from error
     for name, text in found.items():
         if re.search(r"[\s=]", name) or "\0" in text or ('"' in text and re.search(r"[\s']", text)):
             raise ValueError(f"{given}: XLA cannot read --{name}={text!r}.")
@@ -242,7 +245,7 @@ def _must_be_known(names: Mapping[str, object]) -> None:
             unknown = {name for name in unknown if text.find(name.encode() + b"\0") < 0}
     if unknown:
         raise ValueError(
-            f"configure: the installed jaxlib {metadata.version('jaxlib')} does not know "
-            f"{', '.join(f'--{name}' for name in sorted(unknown))}, and XLA would end this process. Flags differ "
-            "between releases; leave it out."
+            f"configure: xla_flags={arguments.safe_repr(', '.join(sorted(unknown)))}: the installed jaxlib "
+            f"{metadata.version('jaxlib')} does not know this, and XLA would end this process. Flags differ between "
+            "releases; leave it out."
         )
