@@ -419,16 +419,14 @@ def make_progress(initial: int, total: int, unit: str) -> Any:
 
 
 class Watch:
-    """Show progress, and accumulate the moments of all blocks, or of evenly spaced ones if there are many."""
+    """Show progress, and add the first blocks to the summary."""
 
-    # Compare at most about this many numbers, since comparing them takes longer than drawing them.
-    JUDGED = 2**25
-    CHUNK = 2**20  # numbers compared at a time, which limits the size of temporary arrays
+    # Summarise at most about this many numbers, since that takes longer than drawing them.
+    SUMMARISED = 2**25
 
-    def __init__(self, moments: summary.Moments | summary.DirectionMoments | summary.PairMoments, quiet: bool):
-        self.moments, self.columns, self.quiet = moments, moments.columns, quiet
+    def __init__(self, sums: summary.Summary, quiet: bool):
+        self.sums, self.columns, self.quiet = sums, sums.columns, quiet
         self.bar: Any = None
-        self.stride, self.seen = 1, 0
         self.before: int | None = None
         self.drawn = 0  # rows
 
@@ -440,29 +438,15 @@ class Watch:
         if self.quiet:
             return
         if self.bar is None:
-            self.stride = max(1, math.ceil((total - done) * self.columns / self.JUDGED))
-            self.bar = make_progress(done * self.columns, total * self.columns, self.moments.numbers)
+            self.bar = make_progress(done * self.columns, total * self.columns, self.sums.numbers)
         self.bar.update(done * self.columns - self.bar.n)
 
     def observe(self, rows: np.ndarray) -> None:
-        """Add every `stride`-th block to the moments."""
-        if not self.quiet and self.seen % self.stride == 0:
-            step = max(1, self.CHUNK // self.columns)
+        """Add a block to the summary."""
+        if not self.quiet and self.sums.count * self.sums.components < self.SUMMARISED:
+            step = max(1, 2**20 // self.columns)  # limits the size of temporary arrays
             for first in range(0, len(rows), step):
-                self.moments.add(rows[first : first + step])
-        self.seen += 1
-
-    def read_again(self, written: writer.Written) -> None:
-        """Read the rows that workers wrote, or evenly spaced pieces of them, and add them to the moments."""
-        result, _ = writer.open_finished("sample", written.out)
-        step = max(1, self.CHUNK // self.columns)
-        rows = written.shape[0]
-        stride = step * max(1, math.ceil(rows * self.columns / self.JUDGED))
-        try:
-            for first in range(0, rows, stride):
-                self.moments.add(result.read(first, min(step, rows - first), whole=True))
-        finally:
-            result.close()
+                self.sums.add(rows[first : first + step])
 
     def close(self) -> None:
         """Close the progress bar."""
@@ -483,8 +467,7 @@ def write_or_draw(
         key = jax.random.key(seed, impl=options.key_impl)
     except ValueError as error:
         raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
-    moments = summary.moments_of(options.distribution, loc, concentration)
-    watch = Watch(moments, options.quiet)
+    watch = Watch(summary.Summary(options.distribution, loc, concentration), options.quiet)
     began = time.monotonic()
     try:
         written = writer.write_samples(
@@ -506,8 +489,6 @@ def write_or_draw(
             observe=None if executor else watch.observe,
             distribution=options.distribution,
         )
-        if executor and written.finished and written.drawn and not options.quiet:
-            watch.read_again(written)
     except (writer.Damaged, executors.ExecutorFailed) as error:
         raise Failure(str(error)) from error
     except (ValueError, FileExistsError) as error:
@@ -550,8 +531,8 @@ def print_report(
     options: argparse.Namespace, written: writer.Written, watch: Watch, seconds: float, key: jax.Array
 ) -> list[str]:
     """Return the lines of the summary: what was drawn, its comparison with the distribution, and what was written."""
-    moments = watch.moments
-    total = math.prod(written.shape) // moments.components
+    sums = watch.sums
+    total = math.prod(written.shape) // sums.components
     if options.workers is not None:
         where = f"by {options.workers} worker{'s' * (options.workers != 1)}"
     elif options.scheduler is not None:
@@ -559,7 +540,7 @@ def print_report(
     else:
         where = f"on {jax.local_devices()[0].device_kind}"
     what = f"{options.dtype}, seed {options.seed}, {jax.random.key_impl(key)}"
-    drawn = watch.drawn * moments.columns // moments.components
+    drawn = watch.drawn * sums.columns // sums.components
     drew = f"{total:,}" if drawn == total else f"{drawn:,} of {total:,}"
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}"
     if written.kept:
@@ -568,14 +549,11 @@ def print_report(
     if written.kept and not written.drawn:
         lines = [f"{part or written.out} is already complete; nothing was drawn"]
     else:
-        lines = [f"{part} drew {drew} {moments.draws} ({blocks}) in {seconds:.2f} s {where}: {what}".lstrip()]
+        lines = [f"{part} drew {drew} {sums.draws} ({blocks}) in {seconds:.2f} s {where}: {what}".lstrip()]
         if drawn:
-            lines.append(time_line(written, drawn, seconds, moments.components))
-    if moments.count:
-        judged = moments.count * moments.columns // moments.components
-        if judged != drawn:
-            lines.append(f"{judged:,} {moments.draws} compared with the distribution:")
-        lines += moments.report(options.dtype)
+            lines.append(time_line(written, drawn, seconds, sums.components))
+    if sums.count:
+        lines += [f"the first {sums.count:,} {sums.draws}:"] * (sums.count < drawn) + sums.report()
     if not written.finished:
         return [
             *lines,
