@@ -95,7 +95,7 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
 
 @pytest.mark.slow
 def test_workers(tmp_path, monkeypatch, capsys, alone):
-    """Workers write the same bytes as a single process, and the summary covers their angles."""
+    """Workers write the same bytes as a single process."""
     monkeypatch.chdir(tmp_path)
     assert commands.main([*SAMPLE, "--workers", "2"]) == 0
     captured = capsys.readouterr()
@@ -104,9 +104,6 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
         r"^drew and wrote at .* M/s, including compilation and the start of the workers$", captured.out, re.M
     )
     assert "by 2 workers: float32, seed 5" in captured.out
-    scores = [float(line.split()[-2]) for line in captured.out.splitlines() if line.endswith("s.e.")]
-    assert len(scores) == 2
-    assert max(map(abs, scores)) < 4
     assert files(tmp_path / "a.zarr") == alone
 
 
