@@ -86,7 +86,9 @@ class Request:
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
         """Return the request with the sharding of its result; raise ValueError if it shards components of a draw."""
-        if self.event_shape and out_sharding is not None and any(out_sharding.spec[len(self.shape) :]):
+        if out_sharding is None:
+            return self
+        if self.event_shape and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
                 f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of a "
                 f"{self.noun}. Shard only the axes of the batch, of shape {self.shape}."
