@@ -43,8 +43,6 @@ PROGRAM_NAME = "jax-von-mises"
 # `jax.random.key` keeps 32 bits of a Python integer unless x64 is on, so a larger seed would repeat a smaller one.
 SEED_LIMIT = 2**32
 
-# Removed options of version 0.1, by which the processes of a job found each other.
-GONE = ("--distributed", "--coordinator", "--join-timeout", "--patience")
 
 NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
 # Arguments of `write_samples` as its messages show them, and the options that set them.
@@ -161,14 +159,8 @@ def make_parser() -> argparse.ArgumentParser:
         default="600",
         help="stop if no worker finishes a block for this many seconds (default 600)",
     )
-    job.add_argument(
-        "--part", "--process-id", metavar="I", help="write part I of N, counted from 0, as in an array job"
-    )
-    job.add_argument(
-        "--parts", "--processes", metavar="N", help="number of parts; the last one to finish completes the store"
-    )
-    for name in GONE:
-        job.add_argument(name, nargs="?", const="", help=argparse.SUPPRESS)
+    job.add_argument("--part", metavar="I", help="write part I of N, counted from 0, as in an array job")
+    job.add_argument("--parts", metavar="N", help="number of parts; the last one to finish completes the store")
     sample.set_defaults(run=run_sample)
     check = commands.add_parser(
         "verify",
@@ -567,14 +559,7 @@ def print_report(
 
 
 def read_part(options: argparse.Namespace) -> tuple[int, int]:
-    """Read ``--part`` and ``--parts``; reject contradictory options and the removed options of version 0.1."""
-    for name in GONE:
-        if getattr(options, name[2:].replace("-", "_")) is not None:
-            raise BadArgument(
-                f"{name} was removed, since processes no longer find each other. Give --workers N for this machine, "
-                "--scheduler ADDRESS for a Dask cluster, or start N processes with --part I --parts N, "
-                "as in an array job"
-            )
+    """Read ``--part`` and ``--parts``; reject contradictory options."""
     if options.workers is not None and options.scheduler is not None:
         raise BadArgument("--workers starts new processes and --scheduler uses existing ones; give only one of the two")
     if (options.part is None) != (options.parts is None):

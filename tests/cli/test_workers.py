@@ -85,9 +85,8 @@ def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     output = capsys.readouterr().out
     assert f"part 1 of 2 drew {60 * ROWS:,} of {BLOCKS * ROWS:,} angles (60 blocks) in" in output
-    assert "compared with the distribution" not in output
     assert "a.zarr: not complete yet; the last part to finish completes it, as does a run with --resume" in output
-    assert commands.main([*QUIET, "--processes", "2", "--process-id", "0"]) == 0
+    assert commands.main([*QUIET, "--parts", "2", "--part", "0"]) == 0
     assert files(tmp_path / "a.zarr") == alone
     assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     assert "is already complete; nothing was drawn" in capsys.readouterr().out
@@ -111,18 +110,11 @@ def test_workers(tmp_path, monkeypatch, capsys, alone):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (
-            ["--distributed"],
-            "--distributed was removed, since processes no longer find each other. Give --workers N for this",
-        ),
-        (["--coordinator", "h:1", "--processes", "2"], "--coordinator was removed, since "),
         (["--part", "0"], "--part and --parts go together"),
         (["--part", "2", "--parts", "2"], "--part 2: too large; give at most 1"),
-        (["--patience", "60"], "--patience was removed, since "),
-        (["--join-timeout", "60"], "--join-timeout was removed, since "),
         (["--parts", "2"], "--part and --parts go together"),
         (["--parts", "0", "--part", "0"], "--parts 0: give 1 or more"),
-        (["--processes", "two", "--part", "0"], "--parts two: not a whole number"),
+        (["--parts", "two", "--part", "0"], "--parts two: not a whole number"),
         (
             ["--parts", "2", "--part", "1", "--out", "a.npy"],
             "has one writer; with --parts give a .zarr store",
