@@ -69,6 +69,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown options here, so that the message names the command and its help."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
@@ -173,8 +180,8 @@ def make_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="find problems with JAX on this machine",
-        description="Check drivers, packages, environment variables and flags, and compare draws on each device with "
-        "the CPU's.",
+        description="Check drivers and packages, draw on each device in a separate process, and compare with the CPU "
+        "and with known angles.",
         epilog="Exit codes: 0 no problem, 1 at least one problem, 2 invalid argument.",
         allow_abbrev=False,
     )
@@ -185,7 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--timeout",
         metavar="S",
         default="180",
-        help="time limit in seconds for each process that starts JAX (default 180)",
+        help="time limit in seconds for the process that draws (default 180)",
     )
     doctor.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
     doctor.set_defaults(run=run_doctor)

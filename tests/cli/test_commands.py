@@ -262,7 +262,7 @@ BAD = {
     "large seed": (("--seed", "4294967296"), "at most 4294967295"),
     "dtype": (("--dtype", "int8"), "invalid choice: 'int8'"),
     "key": (("--key-impl", "dice"), "threefry2x32"),
-    "unknown option": (("--kappa", "3"), "--kappa"),
+    "unknown option": (("--kappa", "3"), "unrecognized arguments: --kappa 3 (see jax-von-mises sample --help)"),
     "no file": (("--loc", "none.npy"), "no such file"),
     "pickle": (("--loc", "pickle.npy"), "not a .npy file of numbers"),
     "not a npy": (("--loc", "text.npy"), "not a .npy file of numbers"),
