@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
     --cuda13 | --cuda12 | --rocm | --cpu) platform=${1#--} found="not looked for" ;;
     --venv | --extras)
       case ${2:-} in '' | -*) error 2 "$1 needs a value; see --help" ;; esac
-      if [ "$1" = --venv ]; then venv=$2; else more=,$2; fi
+      if [ "$1" = --venv ]; then venv=$2; else more=$more,$2; fi
       shift
       ;;
     --dry-run) dry=true ;;

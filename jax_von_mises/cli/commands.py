@@ -45,6 +45,8 @@ SEED_LIMIT = 2**32
 
 
 NUMBER_OPTIONS = ("--loc", "--mean-direction", "--concentration", "--correlation", "--size", "--seed", "--block")
+# Pairs are tested up to this concentration; far beyond it, they can be NaN.
+LARGEST_OF_PAIRS = 1e7
 # Arguments of `write_samples` as its messages show them, and the options that set them.
 IN_OPTIONS = {
     "resume=True": "--resume",
@@ -349,9 +351,9 @@ def read_dependence(options: argparse.Namespace, compute: type) -> np.ndarray:
     """Read and check the two concentrations and the correlation of pairs."""
     text = "1,1" if options.concentration is None else options.concentration
     concentration = read_pair("--concentration", text)
-    allowed = f"give finite {compute.__name__} numbers, 0 or more"
-    bad = ~(np.abs(concentration) <= np.finfo(compute).max) | (concentration < 0)
-    check_values("--concentration", text, concentration, bad, f"negative or not finite; {allowed}")
+    bad = ~((concentration >= 0) & (concentration <= LARGEST_OF_PAIRS))
+    allowed = f"give numbers from 0 to {LARGEST_OF_PAIRS:.0e}, the largest concentration of pairs"
+    check_values("--concentration", text, concentration, bad, f"out of range; {allowed}")
     text = "0" if options.correlation is None else options.correlation
     if not is_number(text) or not abs(float(text)) <= np.finfo(compute).max:
         raise BadArgument(f"--correlation {text}: not a finite {compute.__name__} number; give one, such as 0.5")

@@ -31,7 +31,9 @@ class Summary:
         self.components = location.size if self.sphere else 2 if self.pairs else 1
         self.columns = self.components if self.sphere or self.pairs else max(location.size, concentration.size)
         self.mean = location.astype(np.float64)
-        if self.sphere:
+        if not self.sphere:
+            self.mean = np.arctan2(np.sin(self.mean), np.cos(self.mean))  # reduces large angles exactly
+        else:
             self.mean /= np.abs(self.mean).max()
             self.mean /= np.linalg.norm(self.mean)
         self.count = 0  # of draws
@@ -61,10 +63,14 @@ class Summary:
         lines = []
         for j, name in enumerate(("phi", "psi") if self.pairs else ("",)):
             sine, versine = self.sine[j] / self.count, self.versine[j] / self.count
-            off, gap = math.atan2(sine, 1 - versine), 1 - math.hypot(1 - versine, sine)
+            off, length = math.atan2(sine, 1 - versine), math.hypot(1 - versine, sine)
+            gap = (2 * versine - versine * versine - sine * sine) / (1 + length)
+            away = 0.0
+            if gaps[j] > 1:  # the mean direction is opposite to the location
+                away, gaps[j] = math.pi, 2 - gaps[j]
             if self.mean.size == self.sine.size:
                 place = float(np.ravel(self.mean)[j])
-                place, off = math.remainder(place, 2 * math.pi), math.remainder(place + off, 2 * math.pi)
+                off, place = (math.remainder(place + x, 2 * math.pi) for x in (off, away))
                 lines.append(row(f"{name} mean direction".strip(), off, place))
             else:
                 lines.append(row("mean direction - loc", off, 0.0))

@@ -30,7 +30,7 @@ FRACTION, OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACT
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "METAL", "oneapi")
 ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
 # One flag, split as XLA splits it; the complete value may be quoted.
-FLAG = re.compile(r"""--([^\s=]+)(?:=("[^"]*"|'[^']*'|\S*))?""")
+FLAG = re.compile(r"""(?<!\S)--([^\s=]+)(?:=("[^"]*"|'[^']*'|\S*))?(?!\S)""")
 
 
 class Option(NamedTuple):
@@ -205,36 +205,57 @@ def _flags(value: Any) -> dict[str, str | None]:
         return {}
     if isinstance(value, str):
         if rest := FLAG.sub("", value).strip():
-            raise ValueError(f"{given}: {rest!r} is not a flag. Write --xla_name=value.")
-        return {name: text.strip("\"'") if text is not None else None for name, text in _words(value)}
-    if not hasattr(value, "items"):
+            raise ValueError(f"{given}: {arguments.safe_repr(rest)} is not a flag. Write --xla_name=value.")
+        found = _parsed(value)
+    elif hasattr(value, "items"):
+        try:
+            texts = {str(name).removeprefix("--"): text for name, text in value.items()}
+            found = {name: None if text is None else _as_text(text) for name, text in texts.items()}
+        except (ValueError, RecursionError) as error:  # for example, a number with too many digits
+            raise ValueError(f"{given}: {error}") from error
+    else:
         raise TypeError(f"{given} must be a string or a dict of names and values.")
-    try:
-        found = {str(name).removeprefix("--"): _as_text(text) for name, text in value.items()}
-    except (ValueError, RecursionError) as error:  # for example, a number with too many digits
-        raise ValueError(f"{given}: {error}") from error
     for name, text in found.items():
-        if re.search(r"[\s=]", name) or "\0" in text or ('"' in text and re.search(r"[\s']", text)):
-            raise ValueError(f"{given}: XLA cannot read --{name}={text!r}.")
-    return dict(found)
+        if not re.fullmatch(r"xla_\w+", name, re.ASCII):
+            raise ValueError(f"{given}: the name of a flag begins with xla_, such as xla_dump_to.")
+        try:
+            readable = text is None or (
+                b"\0" not in os.fsencode(text) and not ('"' in text and re.search(r"[\s']", text))
+            )
+        except UnicodeEncodeError:
+            readable = False
+        if not readable:
+            raise ValueError(f"{given}: XLA cannot read this value of --{name}.")
+    return found
 
 
-def _words(text: str) -> list[tuple[str, str | None]]:
-    """Return the names and values of the flags in a text; the value of a flag without one is None."""
-    return [(match[1], match[2]) for match in FLAG.finditer(text)]
+def _parsed(text: str) -> dict[str, str | None]:
+    """Return the flags in a text; the value of a flag without one is None."""
+    return {match[1]: match[2] if match[2] is None else _unquoted(match[2]) for match in FLAG.finditer(text)}
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def _joined(before: str, requested: Mapping[str, str | None]) -> str:
     """Return the value of ``XLA_FLAGS`` with the requested flags after the others of `before`."""
     if before.strip() and not before.strip().startswith("--"):
         raise ValueError(f"configure: XLA_FLAGS names the file {before.strip()!r}. Add the flags to that file.")
-    kept = [match[0] for match in FLAG.finditer(before) if match[1] not in requested]
-    quoted = {name: f'"{text}"' if text and re.search(r"[\s']", text) else text for name, text in requested.items()}
+    present = _parsed(before)
+    new = {name: text for name, text in requested.items() if name not in present or present[name] != text}
+    if not new:
+        return before
+    kept = [match[0] for match in FLAG.finditer(before) if match[1] not in new]
+    quoted = {name: f'"{text}"' if text and re.search(r"[\s']", text) else text for name, text in new.items()}
     return " ".join([*kept, *(f"--{name}" if text is None else f"--{name}={text}" for name, text in quoted.items())])
 
 
 def _must_be_known(names: Mapping[str, object]) -> None:
-    """Raise ValueError if the installed jaxlib does not contain the name of a flag."""
+    """Raise ValueError if the installed jaxlib does not contain the name of a flag.
+
+    Names of flags are strings in its library. A few other strings begin with ``xla_`` too, and are accepted.
+    """
     libraries = (".so", ".dylib", ".dll", ".pyd")
     files = [file for file in Path(jaxlib.__file__).parent.rglob("*") if file.suffix in libraries]
     unknown = set(names)
@@ -242,7 +263,7 @@ def _must_be_known(names: Mapping[str, object]) -> None:
         if not unknown:
             return
         with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            unknown = {name for name in unknown if text.find(name.encode() + b"\0") < 0}
+            unknown = {name for name in unknown if not re.search(rb"(?<!\w)" + name.encode() + rb"\0", text)}
     if unknown:
         raise ValueError(
             f"configure: xla_flags={arguments.safe_repr(', '.join(sorted(unknown)))}: the installed jaxlib "

@@ -29,6 +29,8 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 DRIVERS = {13: 580, 12: 525}
 # Timeout in seconds, since a program that queries a broken driver may hang.
 TOOL_TIMEOUT = 20
+# Seconds to wait for a program to end after it was killed.
+STUCK = 3
 # If a smaller fraction of GPU memory is free, another process is probably using the GPU.
 CROWDED = 0.25
 PLUGIN = re.compile(r"jax-((cuda|rocm)\d+)-plugin$")
@@ -125,7 +127,10 @@ class Diagnosis(NamedTuple):
         facts = self.facts._asdict() | {"cards": [card._asdict() for card in self.facts.cards]}
         facts["cache"] = self.facts.cache._asdict()
         return json.dumps(
-            {**found, **facts, "findings": [each._asdict() for each in self.findings]}, indent=2, default=str
+            {**found, **facts, "findings": [each._asdict() for each in self.findings]},
+            indent=2,
+            default=str,
+            allow_nan=False,
         )
 
     def __str__(self) -> str:
@@ -193,11 +198,11 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
 
 def packages() -> dict[str, str]:
     """Return the versions of JAX, NumPy, SciPy and JAX's plugins, if installed."""
-    found = {}
+    found: dict[str, str] = {}
     for each in importlib.metadata.distributions():
         name = (each.metadata["Name"] or "").lower().replace("_", "-")
         if name in ("jax", "jaxlib", "numpy", "scipy") or re.match(r"jax-(cuda|rocm)\d+-(plugin|pjrt)$", name):
-            found[name] = each.version
+            found.setdefault(name, each.version or "unknown")  # the first one on the path is imported
     return dict(sorted(found.items()))
 
 
@@ -214,13 +219,50 @@ def ask(*command: str) -> tuple[str, str | None] | None:
     if program is None:
         return None
     try:
-        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=TOOL_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return "", f"{command[0]} did not answer within {TOOL_TIMEOUT} s"
-    except (OSError, UnicodeDecodeError) as error:
+        code, out, err = run([program, *command[1:]], TOOL_TIMEOUT)
+    except OSError as error:
         return "", f"{command[0]} cannot be run: {error}"
-    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[:200]
-    return done.stdout, f"{command[0]} failed with exit code {done.returncode}: {said}" if done.returncode else None
+    if code is None:
+        return "", f"{command[0]} did not answer within {TOOL_TIMEOUT} s"
+    said = " ".join((err.strip() or out.strip()).split())[:200]
+    return out, f"{command[0]} failed with exit code {code}: {said}" if code else None
+
+
+def run(command: list[str], timeout: float, environ: dict[str, str] | None = None) -> tuple[int | None, str, str]:
+    """Run a program; return its exit code, None if it was stopped at the timeout, and what it printed.
+
+    A driver that hangs may keep a process from ending, so this waits for its end for a few seconds only.
+    """
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environ,
+        text=True,
+        errors="replace",
+        start_new_session=os.name == "posix",
+    )
+    try:
+        out, err = child.communicate(timeout=min(timeout, 1e6))
+        return child.returncode, out, err
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # also the processes that the child started
+            os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        try:
+            out, err = child.communicate(timeout=STUCK)
+        except subprocess.TimeoutExpired as stuck:
+            parts = (stuck.stdout, stuck.stderr)
+            out, err = (x.decode(errors="replace") if isinstance(x, bytes) else x or "" for x in parts)
+        return None, out, err
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(STUCK)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def nvidia() -> tuple[str | None, tuple[Card, ...], str | None]:
@@ -232,9 +274,9 @@ def nvidia() -> tuple[str | None, tuple[Card, ...], str | None]:
     text, trouble = answer
     rows = [[field.strip() for field in line.split(",", 3)] for line in text.splitlines()]
     rows = [row for row in rows if len(row) == 4 and re.match(r"\d+\.\d+", row[0])]
-    size = [[int(field) * 2**20 if field.isdigit() else None for field in row[1:3]] for row in rows]
+    size = [[int(field) * 2**20 if field.isdecimal() else None for field in row[1:3]] for row in rows]
     cards = tuple(Card(row[3], *sizes) for row, sizes in zip(rows, size, strict=True))
-    return rows[0][0] if rows else None, cards, None if rows else trouble or "nvidia-smi lists no GPU"
+    return rows[0][0] if rows else None, cards, trouble or (None if rows else "nvidia-smi lists no GPU")
 
 
 def rocm() -> tuple[tuple[str, ...], str | None]:
@@ -263,29 +305,14 @@ def probe(timeout: float) -> tuple[tuple[dict[str, Any], ...], str | None, str]:
     }
     environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
     # -P keeps the working directory off the module path, so that the child imports the same modules as this process.
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "jax_von_mises.runtime.probe"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environ,
-        text=True,
-        errors="replace",
-        start_new_session=os.name == "posix",
-    ) as child:
-        try:
-            out, err = child.communicate(timeout=min(timeout, 1e6))
-        except BaseException as error:
-            with contextlib.suppress(OSError):  # also the processes that the child started
-                os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
-            out, err = child.communicate()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            why: str | None = f"no answer within {timeout:g} s"
-        else:
-            why = reason(err) or f"exit code {child.returncode}" if child.returncode else None
-    # Libraries may print other lines, and the last line may be truncated.
-    steps = (json.loads(line) for line in out.splitlines() if re.fullmatch(r'\{"step": .*\}', line))
+    code, out, err = run([sys.executable, "-P", "-m", "jax_von_mises.runtime.probe"], timeout, environ)
+    why: str | None = f"no answer within {timeout:g} s"
+    if code is not None:
+        why = reason(err) or f"exit code {code}" if code else None
+    steps = []
+    for found in re.findall(r'\{"step": .*\}$', out, re.M):  # libraries may print other text, even before it on a line
+        with contextlib.suppress(ValueError):
+            steps.append(json.loads(found))
     return tuple(steps), why, err
 
 
@@ -303,12 +330,12 @@ def reason(err: str) -> str:
 def no_plugin(facts: Facts) -> Finding | None:
     """There is a GPU, but JAX has no plugin for it."""
     level = PROBLEM if facts.wants_gpu else NOTE
-    if facts.cards and not any(name.startswith("cuda") for name in facts.plugins):
+    if (facts.cards or facts.driver) and not any(name.startswith("cuda") for name in facts.plugins):
         fits = _fitting(facts.driver)
-        do = f'run ./install_gpu.sh, or pip install "jax_von_mises[cuda{fits}]"' if fits else "update the driver"
+        do = f'run ./install_gpu.sh, or pip install -e ".[cuda{fits}]", in the clone' if fits else "update the driver"
         return Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU", do)
     if facts.amd and not any(name.startswith("rocm") for name in facts.plugins):
-        do = 'run ./install_gpu.sh, or pip install "jax_von_mises[rocm]"'
+        do = 'run ./install_gpu.sh, or pip install -e ".[rocm]", in the clone'
         return Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU", do)
     return None
 
@@ -328,8 +355,9 @@ def no_driver(facts: Facts) -> Finding | None:
     """JAX has a CUDA plugin, but there is no driver, or it does not answer."""
     if facts.trouble:
         do = "repair or reinstall the driver; after an update of the kernel or the driver, a reboot may be enough"
-        return Finding(PROBLEM if facts.wants_gpu else NOTE, facts.trouble, do)
-    if facts.driver is None and any(name.startswith("cuda") for name in facts.plugins):
+        works = facts.platform in ("cuda", "rocm")
+        return Finding(WARNING if works else PROBLEM if facts.wants_gpu else NOTE, facts.trouble, do)
+    if facts.driver is None and facts.platform != "cuda" and any(name.startswith("cuda") for name in facts.plugins):
         do = "install the driver; a container must be started with access to the GPUs (docker run --gpus all)"
         return Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
     return None
@@ -344,13 +372,15 @@ def foreign_plugin(facts: Facts) -> Finding | None:
     for name, version in facts.plugins.items():
         if version.split(".")[:3] != core.split(".")[:3]:
             do = f'run pip install --upgrade "jax[{name}]=={facts.packages.get("jax", core)}"'
+            do = do if name.startswith("cuda") else REINSTALL
             return Finding(PROBLEM, f"jax-{name}-plugin {version} does not match jaxlib {core}", do)
     return None
 
 
 def fatal_flags(facts: Facts) -> Finding | None:
     """XLA ended the child because of a flag in ``XLA_FLAGS``."""
-    if found := re.search(r"parse_flags_from_env\.cc\S*\] (.*)", facts.said):
+    bad = r"((?:Unknown flag|Couldn't interpret value|Illegal value for) .*)"
+    if facts.ended is not None and (found := re.search(bad, facts.said)):
         do = "correct XLA_FLAGS, or remove this flag from it; flags differ between releases"
         return Finding(PROBLEM, f"XLA ends every program that uses JAX: {found[1][:200]}", do)
     return None
@@ -376,11 +406,14 @@ def did_not_draw(facts: Facts) -> Finding | None:
 
 def not_used(facts: Facts) -> Finding | None:
     """JAX has a plugin for the GPU, but runs on the CPU."""
-    if not (facts.wants_gpu and (facts.cards or facts.amd) and facts.plugins and facts.platform == "cpu"):
+    there = facts.cards or facts.driver or facts.amd
+    if not (facts.wants_gpu and there and facts.plugins and facts.platform == "cpu"):
         return None
     lines = [line.strip() for line in facts.said.splitlines() if re.search(r"error|fail|unable", line, re.I)]
     why = f": {lines[-1][:300]}" if lines else ""
     do = "see the other findings, then 'When the GPU is not used' on the page Install of the documentation"
+    if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        do = f"CUDA_VISIBLE_DEVICES={hidden} may hide it; {do}"
     names = ", ".join(facts.plugins)
     return Finding(PROBLEM, f"JAX's plugin for {names} is installed, but JAX runs on the CPU{why}", do)
 
@@ -401,7 +434,8 @@ def wrong_draws(facts: Facts) -> Finding | None:
         if not device["words_agree"]:
             return Finding(PROBLEM, f"{name} generates random words that differ from the CPU's", do)
         if not device["agrees"]:
-            return Finding(PROBLEM, f"{name} draws different angles: up to {device['apart']:.1e} radians off", do)
+            far = "NaN" if device["apart"] is None else f"up to {device['apart']:.1e} radians off"
+            return Finding(PROBLEM, f"{name} draws different angles: {far}", do)
         if device["broken"]:
             do = "remove fast-math flags from XLA_FLAGS"
             return Finding(PROBLEM, f"{name} fails the check that {device['broken'][0]}", do)
@@ -472,4 +506,7 @@ def _memory(free: int | None, total: int | None = None) -> str:
     """Return a text on free memory, with a comma before it; "" if it is unknown."""
     if free is None:
         return ""
-    return f", {free / 2**30:.3g}{'' if total is None else f' of {total / 2**30:.3g}'} GiB free"
+    sizes = [
+        f"{size / 2**30:,.0f}" if size >= 2**37 else f"{size / 2**30:.3g}" for size in (free, total) if size is not None
+    ]
+    return f", {' of '.join(sizes)} GiB free"

@@ -13,6 +13,7 @@ import warnings
 from collections import namedtuple
 
 import jax
+import mpmath
 import numpy as np
 import pytest
 from scipy import special
@@ -168,6 +169,25 @@ def test_summary(run, concentration):
     assert length == pytest.approx(expected, rel=0.02, abs=0.01 if k < 1 else 1e-14)
 
 
+def test_summary_of_a_large_loc(run):
+    """Many turns are removed from a float64 `loc` exactly."""
+    found = compared(run("--size", "1e5", "--dtype", "float64", "--loc", "9e15", "--concentration", "100").out)
+    with mpmath.workdps(40):
+        turns = mpmath.nint(mpmath.mpf(9e15) / (2 * mpmath.pi))
+        exact = float(mpmath.mpf(9e15) - turns * 2 * mpmath.pi)
+    assert found[0] == (pytest.approx(exact, abs=0.01), pytest.approx(exact, abs=1e-6))
+    assert found[1] == (pytest.approx(0.00501, rel=0.03), pytest.approx(0.0050126, rel=1e-3))
+
+
+def test_summary_of_opposite_modes(run):
+    """The mean direction of an angle may be opposite to its location."""
+    pair = ("--distribution", "cosine-bivariate-von-mises", "--concentration", "1,50", "--correlation", "20")
+    found = compared(run(*pair, "--size", "1e5").out)
+    assert abs(found[0][0]) == pytest.approx(np.pi, abs=0.01)
+    assert abs(found[0][1]) == pytest.approx(np.pi, abs=1e-5)
+    assert found[1][0] == pytest.approx(found[1][1], abs=0.01)
+
+
 def test_summary_of_columns(run):
     """With a concentration for each column, the mean resultant length is compared."""
     np.save("k.npy", np.float32([0.5, 2, 8]))
@@ -234,8 +254,9 @@ def test_pairs(run):
     for change, message in (
         (("--loc", "1"), "--loc 1: give two numbers separated by a comma, one for each angle of a pair"),
         (("--loc", "1,inf"), "value 1 (counted from 0) is inf: not finite"),
-        (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: negative or not finite"),
-        (("--concentration", "1,1e39"), "is 1e+39: negative or not finite; give finite float32 numbers, 0 or more"),
+        (("--concentration", "1,-2"), "value 1 (counted from 0) is -2: out of range; give numbers from 0 to 1e+07"),
+        (("--concentration", "1,nan"), "value 1 (counted from 0) is nan: out of range"),
+        (("--concentration", "1,1e10"), "value 1 (counted from 0) is 1e+10: out of range"),
         (("--correlation", "nan"), "--correlation nan: not a finite float32 number; give one, such as 0.5"),
         (("--mean-direction", "1,2"), "--mean-direction is for --distribution von-mises-fisher"),
         (("--distribution", "von-mises", "--correlation", "1"), "--correlation is for pairs"),

@@ -61,8 +61,12 @@ assert jax.config.jax_enable_x64 is False and os.environ["PJRT_NPROC"] == "2"
         (dict(x64="yes"), "x64"),
         (dict(xla_flags="xla_dump_to=x"), "Write --xla_name=value"),
         (dict(xla_flags=["--xla_dump_to=x"]), "must be a string or a dict"),
-        (dict(xla_flags={"xla_dump to": "x"}), "XLA cannot read"),
+        (dict(xla_flags={"xla_dump to": "x"}), "begins with xla_"),
+        (dict(xla_flags={"": "x"}), "begins with xla_"),
+        (dict(xla_flags="--autotune_level=2"), "begins with xla_"),
         (dict(xla_flags={"xla_dump_to": "\0"}), "XLA cannot read"),
+        (dict(xla_flags="--xla_dump_to=/x\0y", threads=7), "XLA cannot read"),
+        (dict(xla_flags="--xla_dump_to=\ud800", threads=7), "XLA cannot read"),
         (dict(xla_flags="--xla_gpu_autotune=2"), "xla_flags='xla_gpu_autotune': the installed jaxlib"),
         (
             dict(xla_flags={"xla_gpu_enable_priority_fusion": True, "xla_dump_to": "x"}),

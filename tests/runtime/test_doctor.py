@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 
 import jax
 import pytest
@@ -60,18 +61,26 @@ UNINSTALLED = {name: version for name, version in PACKAGES.items() if "cuda" not
 @pytest.mark.parametrize(
     ("changes", "level", "what", "do"),
     [
-        (dict(packages=UNINSTALLED, steps=ON_CPU), "problem", "no CUDA plugin", "jax_von_mises[cuda13]"),
-        (dict(packages=UNINSTALLED, steps=ON_CPU, driver="550.1"), "problem", "no CUDA", "jax_von_mises[cuda12]"),
+        (dict(packages=UNINSTALLED, steps=ON_CPU), "problem", "no CUDA plugin", ".[cuda13]"),
+        (dict(packages=UNINSTALLED, steps=ON_CPU, driver="550.1"), "problem", "no CUDA", ".[cuda12]"),
         (dict(packages=UNINSTALLED, steps=ON_CPU, expect="cpu"), "note", "no CUDA plugin", "install_gpu.sh"),
         (
             dict(packages=UNINSTALLED, steps=ON_CPU, cards=(), driver=None, amd=("MI300X",)),
-            *("problem", "no ROCm plugin", "jax_von_mises[rocm]"),
+            *("problem", "no ROCm plugin", ".[rocm]"),
         ),
         (dict(driver="550.54"), "problem", "driver 550.54 is too old for JAX's CUDA 13", "--cuda12"),
         (dict(driver="470.8"), "problem", "too old", "update the driver to 580 or newer"),
         (dict(driver=None, cards=(), steps=ON_CPU), "warning", "no NVIDIA driver was found", "--gpus all"),
-        (dict(trouble="nvidia-smi failed with exit code 9"), "problem", "exit code 9", "reboot"),
-        (dict(trouble="nvidia-smi failed", expect="cpu", steps=ON_CPU), "note", "nvidia-smi failed", "reboot"),
+        (dict(trouble="rocminfo failed with exit code 9"), "warning", "exit code 9", "reboot"),
+        (
+            dict(trouble="nvidia-smi failed", steps=ON_CPU, cards=(), driver=None, packages=UNINSTALLED),
+            *("problem", "nvidia-smi failed", "reboot"),
+        ),
+        (dict(packages=UNINSTALLED, steps=ON_CPU, cards=()), "problem", "no CUDA plugin", "install_gpu.sh"),
+        (
+            dict(trouble="nvidia-smi failed", expect="cpu", steps=ON_CPU, cards=(), driver=None),
+            *("note", "nvidia-smi failed", "reboot"),
+        ),
         (
             dict(packages=PACKAGES | {"jax-cuda12-plugin": "0.11.2"}),
             *("problem", "plugins for cuda12 and cuda13", "pip uninstall jax-cuda12-plugin jax-cuda12-pjrt"),
@@ -94,6 +103,7 @@ UNINSTALLED = {name: version for name, version in PACKAGES.items() if "cuda" not
         (dict(expect="rocm"), "problem", "runs on cuda, not on rocm", "JAX_PLATFORMS"),
         (dict(steps=(*STEPS[:2], DEVICE | {"words_agree": False})), "problem", "random words", "do not use"),
         (dict(steps=(*STEPS[:2], DEVICE | {"agrees": False, "apart": 0.1})), "problem", "1.0e-01 rad", "XLA_FLAGS"),
+        (dict(steps=(*STEPS[:2], DEVICE | {"agrees": False, "apart": None})), "problem", "angles: NaN", "FLAGS"),
         (dict(steps=(*STEPS[:2], DEVICE | {"broken": ["x gives y"]})), "problem", "that x gives y", "fast-math"),
         (dict(steps=(*STEPS[:2], DEVICE | {"kernels": "why"})), "note", "not used: why", environment.CUDA_KERNELS),
         (dict(cards=(Card("H100", 80 * 2**30, 2**30),)), "warning", "1 of 80 GiB free", "PREALLOCATE=false"),
@@ -141,7 +151,10 @@ def test_drivers(tool, tmp_path, monkeypatch):
         "nvidia-smi", 'echo "580.65.06, 81559, 81000, NVIDIA H100"; echo "580.65.06, [N/A], 5, L4"; echo lost; exit 15'
     )
     cards = Card("NVIDIA H100", 81559 * 2**20, 81000 * 2**20), Card("L4", None, 5 * 2**20)
-    assert doctor.nvidia() == ("580.65.06", cards, None)
+    assert doctor.nvidia()[:2] == ("580.65.06", cards)
+    assert "failed with exit code 15" in doctor.nvidia()[2]
+    tool("nvidia-smi", "printf '580.65.06, 9, 9, \\377\\n'")
+    assert [card.total for card in doctor.nvidia()[1]] == [9 * 2**20]
     tool("nvidia-smi", "echo NVIDIA-SMI has failed >&2; exit 9")
     assert doctor.nvidia() == (None, (), "nvidia-smi failed with exit code 9: NVIDIA-SMI has failed")
     monkeypatch.setattr(doctor, "TOOL_TIMEOUT", 0.2)
@@ -182,6 +195,7 @@ def test_this_machine(monkeypatch, tool, capsys):
     ("variable", "value", "words"),
     [
         ("XLA_FLAGS", "--xla_no_such_flag=1", "XLA ends every program that uses JAX: Unknown flag"),
+        ("XLA_FLAGS", "--xla_gpu_autotune_level=abc", "Couldn't interpret value abc for flag xla_gpu_autotune_level"),
         ("XLA_FLAGS", "--xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false", "fails the check"),
         ("PYTHONPATH", None, "JAX cannot be imported: ImportError: broken"),
     ],
@@ -199,11 +213,41 @@ def test_programs_that_fail(monkeypatch, tmp_path, variable, value, words):
     assert words in str(found)
 
 
-def test_a_child_that_hangs():
-    """A child that gives no answer is stopped."""
-    found = runtime.diagnose(timeout=0.05)
-    assert "no answer within 0.05 s" in str(found)
+@pytest.mark.skipif(os.name != "posix", reason="POSIX processes")
+def test_a_child_that_hangs(monkeypatch, tmp_path):
+    """A child that gives no answer is stopped, with the processes that it started, even if one keeps its pipe open."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        '#!/bin/sh\necho $$ > pid\nenv > environment\necho \'x {"step": "start"}\'\necho \'{"step": x}\'\n'
+        "setsid sleep 30 &\nsleep 30\n"
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    monkeypatch.setattr(doctor, "STUCK", 0.5)
+    monkeypatch.setenv("JAX_DEBUG_NANS", "1")
+    began = time.monotonic()
+    found = runtime.diagnose(timeout=1)
+    assert time.monotonic() - began < 15
+    assert "JAX does not start: no answer within 1 s" in str(found)
     assert not found.ok
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    given = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines() if "=" in line)
+    assert given["JAX_PLATFORMS"] == "cpu"
+    assert given["JAX_NUM_CPU_DEVICES"] == str(jax.config.jax_num_cpu_devices)
+    assert given["JAX_ENABLE_X64"] == str(bool(jax.config.jax_enable_x64))
+    assert given["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert "JAX_DEBUG_NANS" not in given
+
+
+def test_the_platform_that_jax_was_told(monkeypatch):
+    """Without `expect`, the platform in JAX's own setting is expected."""
+    monkeypatch.setattr(doctor, "probe", lambda timeout: (ON_CPU, None, ""))
+    monkeypatch.setattr(doctor, "nvidia", lambda: (None, (), None))
+    found = runtime.diagnose()
+    assert found.facts.expect == "cpu"
+    json.loads(found.as_json(), parse_constant=lambda name: pytest.fail(name))
 
 
 def test_invalid_arguments():
