@@ -40,7 +40,9 @@ def unused_gpu():
 
     if jax.default_backend() != "cpu" or "cpu" in (jax.config.jax_platforms or ""):
         return None
-    return next(iter((*(card.name for card in doctor.nvidia()[1]), *doctor.rocm()[0])), None)
+    driver, cards, _ = doctor.nvidia()
+    names = [*(card.name for card in cards), *doctor.rocm()[0], *(["NVIDIA GPU"] if driver else [])]
+    return next(iter(names), None)
 
 
 def bytes_text(size):

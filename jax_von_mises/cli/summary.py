@@ -23,7 +23,7 @@ class Summary:
     """
 
     def __init__(self, distribution: str, location: np.ndarray, concentration: np.ndarray):
-        self.distribution, self.location, self.concentration = distribution, location, concentration
+        self.distribution, self.concentration = distribution, concentration
         self.sphere, self.pairs = distribution == "von-mises-fisher", distribution in PAIRS
         self.draws = "directions" if self.sphere else "pairs" if self.pairs else "angles"
         self.numbers = "components" if self.sphere else "angles"
@@ -31,11 +31,11 @@ class Summary:
         self.components = location.size if self.sphere else 2 if self.pairs else 1
         self.columns = self.components if self.sphere or self.pairs else max(location.size, concentration.size)
         self.mean = location.astype(np.float64)
-        if not self.sphere:
-            self.mean = np.arctan2(np.sin(self.mean), np.cos(self.mean))  # reduces large angles exactly
-        else:
+        if self.sphere:
             self.mean /= np.abs(self.mean).max()
             self.mean /= np.linalg.norm(self.mean)
+        else:
+            self.mean = np.arctan2(np.sin(self.mean), np.cos(self.mean))  # reduces large angles exactly
         self.count = 0  # of draws
         self.sine = np.zeros(2 if self.pairs else 1)
         self.versine, self.difference = np.zeros_like(self.sine), np.zeros(self.mean.size)
@@ -46,10 +46,14 @@ class Summary:
         if self.sphere:
             self.difference += np.sum(rows.astype(np.float64) - self.mean, axis=0)
             return
-        half = (0.5 * (rows.astype(np.float64) - self.mean)).reshape(-1, self.sine.size)
+        # NumPy's float32 functions take a sixteenth of the time, and are as accurate as the rows.
+        compute = np.float64 if rows.dtype == np.float64 else np.float32
+        half = (compute(0.5) * (rows.astype(compute, copy=False) - self.mean.astype(compute))).reshape(
+            -1, self.sine.size
+        )
         sine, cosine = np.sin(half), np.cos(half)
-        self.sine += 2 * np.sum(sine * cosine, axis=0)
-        self.versine += 2 * np.sum(sine * sine, axis=0)
+        self.sine += 2 * np.sum(sine * cosine, axis=0, dtype=np.float64)
+        self.versine += 2 * np.sum(sine * sine, axis=0, dtype=np.float64)
 
     def report(self) -> list[str]:
         """Return lines that compare the draws with their distribution."""

@@ -89,6 +89,10 @@ class Facts(NamedTuple):
         found = {match[1]: version for name, version in self.packages.items() if (match := PLUGIN.match(name))}
         return dict(sorted(found.items()))
 
+    def has_plugin(self, platform: str) -> bool:
+        """Return whether JAX has a plugin for ``"cuda"`` or ``"rocm"``."""
+        return any(name.startswith(platform) for name in self.plugins)
+
     @property
     def platform(self) -> str | None:
         """The platform on which JAX runs; None if it did not start."""
@@ -330,11 +334,11 @@ def reason(err: str) -> str:
 def no_plugin(facts: Facts) -> Finding | None:
     """There is a GPU, but JAX has no plugin for it."""
     level = PROBLEM if facts.wants_gpu else NOTE
-    if (facts.cards or facts.driver) and not any(name.startswith("cuda") for name in facts.plugins):
+    if (facts.cards or facts.driver) and not facts.has_plugin("cuda"):
         fits = _fitting(facts.driver)
         do = f'run ./install_gpu.sh, or pip install -e ".[cuda{fits}]", in the clone' if fits else "update the driver"
         return Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU", do)
-    if facts.amd and not any(name.startswith("rocm") for name in facts.plugins):
+    if facts.amd and not facts.has_plugin("rocm"):
         do = 'run ./install_gpu.sh, or pip install -e ".[rocm]", in the clone'
         return Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU", do)
     return None
@@ -357,7 +361,7 @@ def no_driver(facts: Facts) -> Finding | None:
         do = "repair or reinstall the driver; after an update of the kernel or the driver, a reboot may be enough"
         works = facts.platform in ("cuda", "rocm")
         return Finding(WARNING if works else PROBLEM if facts.wants_gpu else NOTE, facts.trouble, do)
-    if facts.driver is None and facts.platform != "cuda" and any(name.startswith("cuda") for name in facts.plugins):
+    if facts.driver is None and facts.platform != "cuda" and facts.has_plugin("cuda"):
         do = "install the driver; a container must be started with access to the GPUs (docker run --gpus all)"
         return Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
     return None

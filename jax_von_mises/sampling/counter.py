@@ -145,12 +145,17 @@ GENERATORS = {
 }
 
 
+def generator_of(key: jax.Array) -> str:
+    """Return the name of the generator for a typed key array."""
+    name = str(jax.random.key_impl(key))
+    return name if name in GENERATORS else "threefry4x32"
+
+
 def key_words(key: jax.Array) -> tuple[str, jax.Array]:
     """Return the name of the generator for a typed key array, and the key's uint32 words (last axis)."""
-    name = str(jax.random.key_impl(key))
-    if name in GENERATORS:
+    if (name := str(jax.random.key_impl(key))) in GENERATORS:
         return name, jax.random.key_data(key)
-    return "threefry4x32", jax.random.bits(key, (4,), jnp.uint32)
+    return generator_of(key), jax.random.bits(key, (4,), jnp.uint32)
 
 
 def add_wide(a: Wide, b: Wide) -> tuple[jax.Array, jax.Array]:

@@ -29,7 +29,6 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.sharding import explicit
 from jax_von_mises.sampling import counter, transform
@@ -69,9 +68,8 @@ class KernelSpec(NamedTuple):
     @classmethod
     def of(cls, request: "DrawRequest") -> Self:
         """Return the static arguments of the launch that draws a request."""
-        generator = counter.GENERATORS.get(str(jax.random.key_impl(request.key)))
-        cipher = generator.cipher.__name__ if generator else "threefry4x32"
-        return cls(cipher, request.dtype.name, request.shape)
+        generator = counter.generator_of(request.key)
+        return cls(counter.GENERATORS[generator].cipher.__name__, request.dtype.name, request.shape)
 
     @property
     def name(self) -> str:
@@ -196,14 +194,8 @@ def _unmapped(spec: KernelSpec) -> jax.custom_batching.custom_vmap:
 
 def plain_angles(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
     """Draw the angles of a `KernelSpec` by the plain path."""
-    loc, kappa = xla.hide_constants(loc, kappa)
-
-    def angles(shape: tuple[int, ...], key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:
-        # All generators of one cipher have the same form of counter, so the cipher's name serves as the generator's.
-        words = counter.block_words(spec.cipher, key, counter.indices(shape, None), 1)
-        return transform.angles(words, loc, kappa, "direct")
-
-    return xla.compute_elementwise(angles, spec.shape, np.dtype(spec.dtype), key, loc, kappa)
+    # All generators of one cipher have the same form of counter, so the cipher's name serves as the generator's.
+    return transform.draw(spec.cipher, (key, None), spec.shape, np.dtype(spec.dtype), loc, kappa, "direct")
 
 
 def kernel_angles(spec: KernelSpec, key: jax.Array, loc: jax.Array, kappa: jax.Array) -> jax.Array:

@@ -15,14 +15,14 @@ class Programs(NamedTuple):
 
     @classmethod
     def of(cls, program: Callable[..., jax.Array], **options: Any) -> Self:
-        """Apply `jax.jit` with these options to both forms of ``program(request, **static)``."""
+        """Apply `jax.jit` with these options to both forms of ``program(request)``."""
 
-        def into(buffer: jax.Array, request: Any, **static: Any) -> jax.Array:
-            return program(request, **static)
+        def into(buffer: jax.Array, request: Any) -> jax.Array:
+            return program(request)
 
         return cls(jax.jit(program, **options), jax.jit(into, donate_argnums=0, keep_unused=True, **options))
 
-    def run(self, request: Any, buffer: jax.Array | None, **static: Any) -> jax.Array:
+    def run(self, request: Any, buffer: jax.Array | None) -> jax.Array:
         """Draw `request`, in the memory of `buffer` if that is given."""
-        drawn: jax.Array = self.new(request, **static) if buffer is None else self.into(buffer, request, **static)
+        drawn: jax.Array = self.new(request) if buffer is None else self.into(buffer, request)
         return drawn

@@ -10,7 +10,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments, environment
-from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.sharding import explicit_sharding
 from jax_von_mises.sampling import bivariate, counter, sphere, transform, wide_vectors
 from jax_von_mises.sampling.programs import Programs
@@ -177,26 +176,9 @@ def angles_of(request: DrawRequest) -> jax.Array:
     # An automatic mesh needs only a constraint on the result; an explicit one needs the sharding of every array.
     automatic = isinstance(out_sharding, NamedSharding) and AxisType.Explicit not in out_sharding.mesh.axis_types
     declared = None if automatic else out_sharding
-    loc, concentration = xla.hide_constants(loc, concentration)
-    if route == "table":
-        concentration = concentration.reshape(())
     generator, key = counter.key_words(request.key)
-    width = transform.words_per_element(compute)
-
-    def angles(
-        shape: tuple[int, ...],
-        stream: tuple[jax.Array, counter.Wide | None],
-        loc: jax.Array,
-        concentration: jax.Array,
-    ) -> jax.Array:
-        key, start = stream
-        words = counter.block_words(generator, key, counter.indices(shape, start, declared), width)
-        return transform.angles(words, loc, concentration, route, declared)
-
-    stream = key, request.start
-    if out_sharding is None:
-        return xla.compute_elementwise(angles, shape, dtype, stream, loc, concentration)
-    x = angles(shape, stream, loc, concentration).astype(dtype)
+    given = generator, (key, request.start), shape, dtype, loc, concentration, route
+    x = transform.draw(*given, declared, in_rows=out_sharding is None)
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 

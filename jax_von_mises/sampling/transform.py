@@ -23,6 +23,7 @@ from jax_von_mises.numerics.circle import largest_angle, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
+from jax_von_mises.sampling import counter
 
 # Up to this many words, storing them before the look-up saves time. Beyond it, new memory pages cost more than that.
 FEW_WORDS = 2**22
@@ -61,6 +62,49 @@ def tail(words: tuple[jax.Array, ...]) -> Tail:
     low = words[1] if len(words) == 2 else None
     mask = np.uint32(0x7FFFFFFF)
     return Tail(value(high, low), value(high ^ mask, None if low is None else ~low), negative)
+
+
+def draw(
+    generator: str,
+    stream: tuple[jax.Array, counter.Wide | None],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    loc: jax.Array,
+    kappa: jax.Array,
+    route: str,
+    out_sharding: NamedSharding | None = None,
+    in_rows: bool = True,
+) -> jax.Array:
+    """Return the angles of a stream, rounded to `dtype`.
+
+    Parameters
+    ----------
+    generator : str
+        Name in `counter.GENERATORS`.
+    stream : tuple
+        The words of the key, and the position of the first angle; None for 0.
+    loc, kappa, route
+        As in `angles`; the dtype of `loc` is that of the computation.
+    out_sharding : optional
+        Sharding of the result on an explicit mesh.
+    in_rows : bool
+        Whether a CPU may compute the angles in rows (`xla.compute_elementwise`), which a mesh rules out.
+    """
+    loc, kappa = xla.hide_constants(loc, kappa)
+    if route == "table":
+        kappa = kappa.reshape(())
+    width = words_per_element(loc.dtype)
+
+    def drawn(
+        shape: tuple[int, ...], stream: tuple[jax.Array, counter.Wide | None], loc: jax.Array, kappa: jax.Array
+    ) -> jax.Array:
+        key, start = stream
+        words = counter.block_words(generator, key, counter.indices(shape, start, out_sharding), width)
+        return angles(words, loc, kappa, route, out_sharding)
+
+    if in_rows:
+        return xla.compute_elementwise(drawn, shape, dtype, stream, loc, kappa)
+    return drawn(shape, stream, loc, kappa).astype(dtype)
 
 
 def angles(
