@@ -22,7 +22,7 @@ LIBRARIES = (
     "mkl_random",
     "cupy-cuda12x",
     "cupy-cuda13x",
-    "tensorstore",
+    "zarr",
 )
 # Environment variables that change what JAX compiles, where it runs or how many threads it uses.
 VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|GLIBC_TUNABLES|\w+_(NUM_THREADS|VISIBLE_DEVICES)")

@@ -47,7 +47,7 @@ def unused_gpu():
 
 def bytes_text(size):
     """Return a number of bytes as text, or "unknown" for None."""
-    from jax_von_mises.streams.checkpoint import readable
+    from jax_von_mises.streams.disk import readable
 
     return "unknown" if size is None else readable(size)
 

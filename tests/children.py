@@ -60,7 +60,7 @@ def imported():
     """Return a `multiprocessing` context that starts processes with the package already imported."""
     context = multiprocessing.get_context("forkserver")
     # Import the package once, in the server, for all children. These imports must not start JAX's threads.
-    context.set_forkserver_preload(["jax_von_mises.streams.writer", "pytest"])
+    context.set_forkserver_preload(["jax_von_mises.streams.writer", "zarr.codecs", "pytest"])
     return context
 
 

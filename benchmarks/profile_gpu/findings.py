@@ -6,7 +6,7 @@ No finding is based on times or rates. The tables show these with their spread, 
 
 from typing import NamedTuple
 
-from jax_von_mises.streams.checkpoint import readable
+from jax_von_mises.streams.disk import readable
 
 __all__ = ["Finding", "findings"]
 

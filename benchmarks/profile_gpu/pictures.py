@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks import plots
 from benchmarks.profile_gpu.sections import SECTIONS
-from jax_von_mises.streams.checkpoint import readable
+from jax_von_mises.streams.disk import readable
 
 __all__ = ["draw"]
 

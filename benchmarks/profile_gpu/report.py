@@ -7,7 +7,7 @@ import textwrap
 from benchmarks.profile_gpu.findings import findings
 from benchmarks.profile_gpu.sections import SECTIONS
 from benchmarks.text import environment_text, number, time_text
-from jax_von_mises.streams.checkpoint import readable
+from jax_von_mises.streams.disk import readable
 
 __all__ = ["cells", "page"]
 

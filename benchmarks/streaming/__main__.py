@@ -21,7 +21,8 @@ from benchmarks import environment, quiet, timing
 from benchmarks.files import finish, new_file
 from benchmarks.streaming import cases, process
 from benchmarks.text import NOISE, environment_text, positive, table, time_text
-from jax_von_mises.streams import checkpoint, writer
+from jax_von_mises.streams import writer
+from jax_von_mises.streams.disk import readable
 
 __all__ = ["main"]
 
@@ -35,7 +36,7 @@ HOST_BATCH = 2**22
 # A stream has at least this many batches, so that work can overlap.
 PARTS = 8
 
-# Required free space relative to the size of the largest file, with room for its record and the file system's overhead.
+# Required free space relative to the size of the largest file, with room for its log and the file system's overhead.
 SLACK = 1.05
 MEMORY_FILES = ("tmpfs", "ramfs")
 
@@ -60,7 +61,7 @@ class Plan(NamedTuple):
     @property
     def block(self):
         """Number of angles in a block on the disk."""
-        return min(writer.BLOCK_ANGLES, self.size // PARTS)
+        return min(writer.BLOCK_NUMBERS, self.size // PARTS)
 
     @property
     def bytes(self):
@@ -118,7 +119,7 @@ def host_case(plan, scratch):
 def disk_case(plan, scratch):
     """Measure the rates of writing files and stores."""
     runs, missing = cases.disk(plan.size, plan.block, scratch)
-    title = f"{plan.size:,} angles, {checkpoint.readable(plan.size * cases.ITEM)}, to the disk, fsync included"
+    title = f"{plan.size:,} angles, {readable(plan.size * cases.ITEM)}, to the disk, fsync included"
     return {"disk": case(title, plan.size, runs, plan, missing)}
 
 
@@ -162,14 +163,14 @@ def case_text(found):
 def memory_text(found):
     """Return the memory section as text."""
     block = found["block_bytes"]
-    rows = [("", "at the start", "maximum", "growth", f"growth in batches of {checkpoint.readable(block)}", "time")]
+    rows = [("", "at the start", "maximum", "growth", f"growth in batches of {readable(block)}", "time")]
     for result in found["results"].values():
         held = [total for _, total in result["trace"]]
         growth = result["growth_bytes"]
-        sizes = (checkpoint.readable(size) for size in (held[0], max(held), growth))
+        sizes = (readable(size) for size in (held[0], max(held), growth))
         rows.append((result["label"], *sizes, f"{growth / block:.2f}", time_text(result["trace"][-1][0])))
     title = f"Memory of a process while it draws {found['count']:,} angles"
-    return f"{title}\n{table(rows)}\n  the complete result takes {checkpoint.readable(found['whole_bytes'])}"
+    return f"{title}\n{table(rows)}\n  the complete result takes {readable(found['whole_bytes'])}"
 
 
 def section_text(name, found):
@@ -244,8 +245,8 @@ def refused(plan, directory):
     free = shutil.disk_usage(directory).free
     if free < plan.bytes:
         return (
-            f"{directory} has {checkpoint.readable(free)} free, but {plan.size:,} angles need "
-            f"{checkpoint.readable(plan.bytes)}; give a smaller --size or another --directory"
+            f"{directory} has {readable(free)} free, but {plan.size:,} angles need "
+            f"{readable(plan.bytes)}; give a smaller --size or another --directory"
         )
     return None
 
@@ -291,8 +292,8 @@ def main(arguments=None):
     memory = psutil.virtual_memory()
     print(environment_text(machine))
     print(
-        f"  file system {disk['filesystem'] or 'unknown'}, {checkpoint.readable(disk['free_bytes'])} free; "
-        f"{checkpoint.readable(memory.available)} of memory free"
+        f"  file system {disk['filesystem'] or 'unknown'}, {readable(disk['free_bytes'])} free; "
+        f"{readable(memory.available)} of memory free"
     )
     print(f"  {state.text()}")
     if disk["filesystem"] in MEMORY_FILES:

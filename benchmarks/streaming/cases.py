@@ -16,7 +16,8 @@ import psutil
 
 import jax_von_mises as jvm
 from benchmarks import timing
-from jax_von_mises.streams import checkpoint, zarr
+from jax_von_mises.streams import zarr
+from jax_von_mises.streams.disk import readable
 from jax_von_mises.streams.stream import Spans
 
 __all__ = ["ITEM", "Run", "Scratch", "batches", "disk", "draws", "host", "missing_memory", "missing_storage", "on_key"]
@@ -26,7 +27,7 @@ LOC, CONCENTRATION, DTYPE = 0.0, 5.0, "float32"
 ITEM = np.dtype(DTYPE).itemsize
 
 # Bytes per call of a plain write, as many as in a block of the package.
-PIECE = 2**26
+PIECE = 2**24
 
 # Drawing all angles in one call takes this many times the memory of the result.
 ROOM = 3
@@ -59,7 +60,7 @@ class Scratch:
 def missing_storage():
     """Return why Zarr stores cannot be written here, or None."""
     try:
-        zarr.import_tensorstore()
+        zarr.import_zarr()
     except ImportError as reason:
         return str(reason)
     return None
@@ -70,7 +71,7 @@ def missing_memory(total):
     needed = ROOM * total * ITEM
     if psutil.virtual_memory().available > needed:
         return None
-    return f"drawing all angles at once needs {checkpoint.readable(needed)} of memory"
+    return f"drawing all angles at once needs {readable(needed)} of memory"
 
 
 def batches(key, total, batch, **options):

@@ -46,7 +46,7 @@ def main(kind, path, total, block):
 
     key = jax.random.key(0)
     if kind == "zarr":
-        cases.missing_storage()  # loads TensorStore before the trace begins
+        cases.missing_storage()  # loads zarr-python before the trace begins
     if kind != "save":
         # Compile first. A donated stream uses a second program from its third batch on.
         cases.draws(3 * block, block, kind != "prefetch")(key)

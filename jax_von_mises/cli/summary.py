@@ -1,6 +1,7 @@
 """Compare the mean direction and the resultant length of a sample with those of its distribution."""
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -8,11 +9,48 @@ import numpy as np
 from jax_von_mises.distributions.bivariate import CosineBivariateVonMises, SineBivariateVonMises
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.distributions.von_mises_fisher import VonMisesFisher
+from jax_von_mises.numerics.circle import LARGEST_LOC
+from jax_von_mises.streams import writer
 
-PAIRS = {
+# Pairs are tested up to this concentration; far beyond it, they can be NaN.
+LARGEST_OF_PAIRS = 1e7
+# Numbers that are summarised: summing them takes longer than drawing them.
+SUMMARISED = 2**22
+
+PAIRS: dict[str, Any] = {
     "sine-bivariate-von-mises": SineBivariateVonMises,
     "cosine-bivariate-von-mises": CosineBivariateVonMises,
 }
+
+
+def check(distribution: str, loc: np.ndarray, concentration: np.ndarray) -> None:
+    """Raise ValueError if a parameter is invalid, or so large that draws would be NaN or rounded to whole radians."""
+    if distribution == "von-mises-fisher":
+        VonMisesFisher(loc, concentration, validate_args=True)
+        return
+    if distribution in PAIRS:
+        PAIRS[distribution](*loc, *concentration, validate_args=True)
+        if np.any(concentration[:2] > LARGEST_OF_PAIRS):
+            raise ValueError(f"VonMises: concentration is above {LARGEST_OF_PAIRS:.0e}, the largest one of pairs.")
+    else:
+        VonMises(loc, concentration, validate_args=True)
+    limit = LARGEST_LOC[loc.dtype.name]
+    if np.any(np.abs(loc) > limit):
+        raise ValueError(
+            f"VonMises: loc is above {limit:.0f}, where neighbouring {loc.dtype.name} numbers are more than a radian "
+            "apart."
+        )
+
+
+def lines(out: str, distribution: str, loc: np.ndarray, concentration: np.ndarray) -> list[str]:
+    """Return lines that compare the first blocks of a finished file or store with the distribution."""
+    sums = Summary(distribution, loc, concentration)
+    fewer = False
+    for rows in writer.read_blocks(out):
+        if fewer := sums.count * sums.components >= SUMMARISED:
+            break
+        sums.add(rows)
+    return [f"the first {sums.count:,} {sums.draws}:"] * fewer + sums.report() if sums.count else []
 
 
 class Summary:
@@ -26,7 +64,6 @@ class Summary:
         self.distribution, self.concentration = distribution, concentration
         self.sphere, self.pairs = distribution == "von-mises-fisher", distribution in PAIRS
         self.draws = "directions" if self.sphere else "pairs" if self.pairs else "angles"
-        self.numbers = "components" if self.sphere else "angles"
         # Numbers in a draw, and in a row of the result.
         self.components = location.size if self.sphere else 2 if self.pairs else 1
         self.columns = self.components if self.sphere or self.pairs else max(location.size, concentration.size)

@@ -11,7 +11,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 import jax
@@ -21,7 +20,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.streams import executors
 from jax_von_mises.streams.stream import Spans, Stream
 
 
@@ -37,9 +35,8 @@ def sample_batches(
     method: str = "auto",
     donate: bool = False,
     out_sharding: NamedSharding | PartitionSpec | None = None,
-    executor: Executor | None = None,
     distribution: str = "von-mises",
-) -> "SampleBatches | WorkerBatches":
+) -> "SampleBatches":
     """Draw a long stream of angles, directions or pairs, batch by batch, in constant memory.
 
     The concatenated batches are the rows `start` to ``start + total - 1`` of the key's stream, for any `batch_size`.
@@ -67,16 +64,12 @@ def sample_batches(
     out_sharding : optional
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
         `batch_size` and `total` must be multiples of the number of devices along a sharded first axis.
-    executor : concurrent.futures.Executor, optional
-        Executor whose workers draw the batches, as in `write_samples`, without CUDA kernels. At most two more batches
-        than there are workers are in progress or waiting. Batches are NumPy arrays, so `donate` and `out_sharding` are
-        not allowed.
     distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
         Distribution of the angles, the directions or the pairs of angles.
 
     Returns
     -------
-    SampleBatches or WorkerBatches
+    SampleBatches
         An iterator over arrays ``(rows, *row_shape)`` of angles in radians in [-pi, pi), or of unit vectors. Its `len`
         is the number of remaining batches. Several threads may iterate over it; each batch goes to one of them.
 
@@ -93,7 +86,6 @@ def sample_batches(
     [1000, 1000, 500]
     """
     caller = "sample_batches"
-    executor = executors.checked_executor(caller, executor)
     stream = Stream.of(caller, key, loc, concentration, dtype, method, distribution)
     total = arguments.whole_number(caller, "total", total, 0)
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)
@@ -105,14 +97,7 @@ def sample_batches(
     donate = arguments.flag(caller, "donate", donate)
     out_sharding = arguments.sharding(caller, out_sharding)
     stream.row.at(0, shape=(batch_size, *stream.row.shape)).sharded(caller, out_sharding)
-    if executor is None:
-        return SampleBatches(stream, Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
-    if donate or out_sharding is not None:
-        raise ValueError(
-            f"{caller}: donate and out_sharding apply only to batches drawn in this process; leave them out if you "
-            "give an executor."
-        )
-    return WorkerBatches(caller, stream, Spans(start, end, batch_size), executor)
+    return SampleBatches(stream, Spans(start, end, batch_size), min(batch_size, total), donate, out_sharding)
 
 
 class SampleBatches(Iterator[jax.Array]):
@@ -188,57 +173,6 @@ class SampleBatches(Iterator[jax.Array]):
             buffer = None
         with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             return self._stream.rows(first, rows, buffer, self._out_sharding)
-
-
-class WorkerBatches(Iterator[np.ndarray]):
-    """Iterator over batches that the workers of an executor draw, returned by `sample_batches`."""
-
-    def __init__(self, caller: str, stream: Stream, spans: Spans, executor: Executor):
-        self._caller, self._executor, self._stream, self._spans = caller, executor, stream, spans
-        self._place = 0
-        self._crew: executors.Crew | None = None
-        self._turn = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._spans) - self._place
-
-    def __iter__(self) -> "WorkerBatches":
-        return self
-
-    def __next__(self) -> np.ndarray:
-        with self._turn:
-            if self._place == len(self._spans):
-                raise StopIteration
-            try:
-                if self._crew is None:
-                    self._begin()
-                rows = next(self._answers)
-            except BaseException:
-                # The next call continues from here with a new crew.
-                self._dismiss()
-                raise
-            self._place += 1
-            return rows
-
-    def _begin(self) -> None:
-        """Find the workers, and let them draw from the current place on."""
-        self._crew = crew = executors.Crew(self._caller, self._executor)
-        crew.meet()
-        spans = self._spans
-        job = crew.job(self._stream, None, spans.firsts.start, spans.stop, spans.firsts.step)
-        crew.brief(job)
-        self._answers = crew.draw(job, range(self._place, len(spans)))
-
-    def _dismiss(self) -> None:
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.stop(patient=False)
-
-    def close(self) -> None:
-        """Stop, and cancel tasks that have not started."""
-        with self._turn:
-            self._place = len(self._spans)
-            self._dismiss()
 
 
 def batched_apply(f: Callable[..., Any], arrays: Any, batch_size: int, *, out: Any = None) -> Any:

@@ -7,12 +7,12 @@ determine its words. Batches, devices, processes and restarts can therefore divi
 themselves, and the result does not depend on the division.
 """
 
+import base64
 import contextlib
 import dataclasses
-import hashlib
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,24 +24,11 @@ from jax_von_mises.sampling import counter, sampler
 from jax_von_mises.sampling.request import DrawRequest
 from jax_von_mises.sampling.sphere import SphereRequest
 
+# Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
+FORMAT = "jax_von_mises stream 1"
 
-class Description(NamedTuple):
-    """A stream as plain values, which another process can receive before it has started JAX."""
-
-    implementation: str
-    """Name of the key's implementation."""
-    key_data: np.ndarray
-    parameters: tuple[np.ndarray, ...]
-    dtype: str
-    method: str
-    distribution: str
-
-    def stream(self, caller: str) -> "Stream":
-        """Return the stream that these values describe."""
-        with jax.enable_x64(True) if self.dtype == "float64" else contextlib.nullcontext():
-            key = jax.random.wrap_key_data(self.key_data, impl=self.implementation)  # type: ignore[arg-type]
-            loc, concentration = self.parameters
-            return Stream.of(caller, key, loc, concentration, self.dtype, self.method, self.distribution)
+# Parameter arrays of up to this many values are written out in an identity; longer ones are encoded.
+WRITTEN_OUT = 32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,51 +86,54 @@ class Stream:
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
             return sampler.FAMILIES[self.row.distribution].draw(request, buffer)
 
-    def description(self) -> Description:
-        """Return plain values from which another process makes a stream with the same `identity`."""
-        row = self.row
-        return Description(
-            str(jax.random.key_impl(row.key)),
-            np.asarray(jax.random.key_data(row.key)),
-            tuple(map(np.asarray, row.parameters.values())),
-            self.dtype.name,
-            row.route,
-            row.distribution,
-        )
-
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the numbers, as JSON types; equal streams have equal identities."""
-        # Version 0.1 had a single distribution and did not write its name.
-        named = {} if self.row.distribution == "von-mises" else {"distribution": self.row.distribution}
         return {
-            **named,
+            "distribution": self.row.distribution,
             "key": {
                 "impl": str(jax.random.key_impl(self.row.key)),
                 "data": np.asarray(jax.random.key_data(self.row.key)).tolist(),
             },
-            **{name: _parameter_identity(value, self.dtype) for name, value in self.row.parameters.items()},
+            "parameters": {name: as_json(value, self.dtype) for name, value in self.row.parameters.items()},
             "dtype": self.dtype.name,
             "method": self.row.route,
         }
 
+    @classmethod
+    def from_identity(cls, caller: str, identity: dict[str, Any]) -> "Stream":
+        """Return the stream with this `identity`, in any process."""
+        dtype, key = identity["dtype"], identity["key"]
+        with jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext():
+            words = jax.numpy.asarray(np.array(key["data"], np.uint32))
+            typed = jax.random.wrap_key_data(words, impl=key["impl"])
+            loc, concentration = (from_json(value, dtype) for value in identity["parameters"].values())
+            return cls.of(caller, typed, loc, concentration, dtype, identity["method"], identity["distribution"])
 
-# Parameter arrays of up to this many values are written out; longer ones are identified by a hash.
-WRITTEN_OUT = 32
 
-
-def _parameter_identity(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
-    """Return a parameter, rounded as in the computation: a number as text, an array as its shape and values or hash.
+def as_json(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
+    """Return a parameter, rounded as in the computation: a number as text, an array as its shape and values.
 
     Values that are too large become infinite, as in the computation.
     """
     with np.errstate(over="ignore"):
-        value = np.ascontiguousarray(np.asarray(value), arguments.compute_dtype(dtype)) + 0  # + 0: no negative zero
-    if value.size == 1:
-        return str(float(value.reshape(())))
-    if value.size <= WRITTEN_OUT:
-        return {"shape": list(value.shape), "values": [str(float(x)) for x in value.flat]}
-    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-    return {"shape": list(value.shape), "sha256": hashlib.sha256(little.tobytes()).hexdigest()}
+        array = np.ascontiguousarray(np.asarray(value), arguments.compute_dtype(dtype)) + 0  # + 0: no negative zero
+    if np.ndim(value) == 0:
+        return str(float(array.reshape(())))
+    if array.size <= WRITTEN_OUT:
+        return {"shape": list(array.shape), "values": [str(float(x)) for x in array.flat]}
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return {"shape": list(array.shape), "base64": base64.b64encode(little.tobytes()).decode()}
+
+
+def from_json(found: str | dict[str, Any], dtype: str) -> np.ndarray:
+    """Return the parameter that `as_json` has written."""
+    compute = arguments.compute_dtype(dtype)
+    if isinstance(found, str):
+        return np.array(float(found), compute)
+    if "values" in found:
+        return np.array(list(map(float, found["values"])), compute).reshape(found["shape"])
+    stored = np.frombuffer(base64.b64decode(found["base64"]), compute.newbyteorder("<"))
+    return stored.astype(compute).reshape(found["shape"])
 
 
 def split_evenly(count: int, parts: int, part: int) -> range:

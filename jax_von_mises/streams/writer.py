@@ -1,59 +1,40 @@
-"""Write streams to disk in blocks that are drawn, written and recorded one by one; an interrupted run can be resumed.
-
-A block is finished when its bytes have reached the disk *and* its checksum is in the record. A process that is killed
-at any time therefore loses only the blocks in progress. A resumed run draws the missing blocks at their positions in
-the stream, and the result is identical to that of an uninterrupted run, byte for byte. Only the caller records blocks,
-even if the workers of an executor draw and write them.
-"""
+"""Write streams to files and stores, block by block; a run that was interrupted can be continued."""
 
 import contextlib
 import json
-import math
 import os
-import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.streams import batches, checkpoint, executors, npy
-from jax_von_mises.streams.stream import Spans, Stream, split_evenly
-from jax_von_mises.streams.target import Place, Target, checksum, open_target, stored_checksum
-from jax_von_mises.version import __version__
+from jax_von_mises.streams import blocks, disk
+from jax_von_mises.streams.batches import SampleBatches
+from jax_von_mises.streams.blocks import Found, Plan, Task
+from jax_von_mises.streams.npy import PAGE, NpyFile
+from jax_von_mises.streams.stream import Stream, split_evenly
+from jax_von_mises.streams.zarr import ZarrStore
 
 CALLER = "write_samples"
 
-# Number of angles per block. A run needs memory for two blocks. Drawing and writing such a block (64 MiB of float32)
-# takes far longer than recording it.
-BLOCK_ANGLES = 2**24
-
+# Numbers in a block by default: 16 MiB of float32, which take far longer to draw and write than to list.
+BLOCK_NUMBERS = 2**22
+# By default blocks are larger if there would otherwise be more than the first number of them; the second is the limit.
+USUAL_BLOCKS, MOST_BLOCKS = 2**16, 2**20
+# Limit on the number of values; no disk holds more.
+MOST_NUMBERS = 2**60
+# Blocks that `verify_samples` draws again.
+REDRAWN = 3
 # Maximum number of blocks that a message lists.
 LISTED = 20
 
 
 class Damaged(ValueError):
-    """Blocks do not match their checksums."""
-
-
-class Times(NamedTuple):
-    """Times of a run. Blocks are drawn while earlier ones are written, so the times do not add up to the duration."""
-
-    compiling: float
-    """Seconds to trace, lower and compile the sampling programs, or to read them from the cache."""
-    first_drawn: float
-    """Seconds that the device took to draw the first block, with no other work in progress."""
-    first_numbers: int
-    """Number of angles, or of components of directions, in the first block."""
-    writing: float
-    """Seconds to copy blocks to the host, compute their checksums, write them to the disk and record them."""
-    bytes_written: int
-    """Size of the written blocks in bytes."""
+    """Blocks are missing, or do not match their checksums."""
 
 
 class Written(NamedTuple):
@@ -68,11 +49,9 @@ class Written(NamedTuple):
     drawn: int
     """Number of blocks drawn by this call."""
     kept: int
-    """Number of this process's blocks that earlier runs had written."""
+    """Number of this call's blocks that earlier runs had written."""
     finished: bool
-    """Whether the target is complete. With several parts, the last one to finish completes it."""
-    times: Times | None = None
-    """Times of the run; None if nothing was drawn, or if workers drew the blocks."""
+    """Whether the array is complete. With several parts, any part that finds all blocks completes it."""
 
 
 def write_samples(
@@ -91,83 +70,63 @@ def write_samples(
     part: int = 0,
     parts: int = 1,
     executor: futures.Executor | None = None,
-    timeout: float = executors.TIMEOUT,
     progress: Callable[[int, int], object] | None = None,
-    observe: Callable[[np.ndarray], object] | None = None,
     distribution: str = "von-mises",
 ) -> Written:
     """Draw a stream of angles, directions or pairs and write it to a file or store, in constant memory.
 
     Row i of the result is row i of the stream, as `sample_batches` draws it without CUDA kernels. This holds for any
     `block_rows`, `parts` and `executor`, and wherever the run was interrupted. The result appears complete or not at
-    all. A JSON record next to the file, or in the store, describes the stream and contains the CRC-32 of each block's
-    bytes. Until the result is complete, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
+    all. Until it is complete, a ``.npy`` file is named ``*.npy.partial``, and a store has no ``zarr.json``.
 
     Parameters
     ----------
     out : str or path
         A name that ends in ``.npy``, or in ``.zarr`` for a Zarr v3 store (requires the extra ``storage``). A store can
-        also be a URL for TensorStore, such as ``gs://bucket/big.zarr``.
+        also be a URL for fsspec, such as ``gs://bucket/big.zarr``.
     key, loc, concentration, dtype, method, distribution
-        As in `sample_batches`.
+        As in `sample_batches`. bfloat16 is stored, without a change of any value, as float32.
     total : int
         Number of rows. This number and the total number of angles or components must both be below 2^60.
     block_rows : int, optional
-        Rows per block. By default, a block has about 2^24 angles or components, or more if there would otherwise be
-        more than 2^20 blocks. A resumed run keeps its block size.
+        Rows per block. By default, a block has about 2^22 angles or components, or more if there would otherwise be
+        more than 2^16 blocks. A resumed run keeps its block size. A store has one key per block, which is one chunk,
+        or a shard of several chunks if it is larger than 64 MiB.
     resume : bool
-        Continue an earlier run of the same stream, or start one if there is none. Recorded blocks are first compared
-        with their checksums, even in a finished file. If blocks are missing, one recorded block is drawn again to check
-        that this machine draws the same last digits. With several parts, each call compares only its own blocks, or
-        none if the store is complete.
+        Draw the blocks that an earlier run of the same stream has not written, or all if there was none. Use `repair`
+        or `verify_samples` to compare written blocks with their checksums.
     force : bool
-        Replace an existing file or store. An unfinished run is removed at once, but a finished file or local store is
-        kept until the new one is finished. If the disk has no space for both stores, or nothing can be written next to
-        the old one, the old store is removed first, with a RuntimeWarning. In an object store, the old array is always
-        removed first, without a warning.
+        Replace an existing file or store that this package wrote. A ``.npy`` file is kept until the new one is
+        finished. A store is removed first, so stop its other writers before.
     repair : bool
-        With `resume`, redraw the blocks that do not match their checksums. A finished file or store becomes unfinished
-        until its repair is complete. If the repair is interrupted, all valid blocks are kept, and the same call
-        continues it.
+        With `resume`, also draw the blocks that do not match their checksums.
     part, parts : int
         Index of this part, counted from 0, and number of parts into which the blocks are divided. All parts write one
-        Zarr store, concurrently or not; more than one part implies `resume`. Each call returns when its own blocks are
-        recorded. A call that then finds the blocks of all parts recorded completes the store.
+        Zarr store, concurrently or not; more than one part implies `resume`. A call that finds the blocks of all parts
+        completes the store.
     executor : concurrent.futures.Executor, optional
-        Executor whose workers draw and write the blocks; this process records them. The workers must reach `out` under
-        the same name. Examples are a `ProcessPoolExecutor` (start method "spawn"),
-        ``dask.distributed.Client(...).get_executor()`` and an ``mpi4py.futures.MPIPoolExecutor``. Workers in which JAX
-        has not yet started divide the cores of their machine among themselves and use one GPU each. The executor is
-        not shut down.
-    timeout : float
-        Raise TimeoutError if the workers of `executor` finish no task for this many seconds.
-    progress, observe : callable, optional
-        ``progress(done, total)`` is called before the first block and whenever blocks are recorded; both arguments
-        count the rows of this process. ``observe(array)`` is called with the rows of each drawn block; with an
-        `executor` they are read from `out`.
+        Executor whose workers draw and write the blocks. The workers must reach `out` under the same name. Examples are
+        a `ProcessPoolExecutor` (start method "spawn"), ``dask.distributed.Client(...).get_executor()`` and an
+        ``mpi4py.futures.MPIPoolExecutor``. The executor is not shut down.
+    progress : callable, optional
+        ``progress(done, total)`` is called before the first block and after each block; both arguments count the rows
+        of this call.
 
     Returns
     -------
     Written
-        Name, shape and dtype of the result, the numbers of blocks drawn and kept, whether the result is complete, and
-        the times of the run.
+        Name, shape and dtype of the result, the numbers of blocks drawn and kept, and whether the result is complete.
 
     Raises
     ------
     FileExistsError
-        Something exists at `out`, and neither `resume` nor `force` was given.
+        Something exists at `out`, and neither `resume` nor `force` was given; or this package did not write it.
     ValueError, TypeError
-        An argument is invalid, or the workers use several JAX releases or kinds of device. With `resume`: `out` holds
-        another stream, a block does not match its checksum, or the last digits of a recorded block differ when it is
-        drawn again.
+        An argument is invalid; or `out` holds another stream; or this machine, or a worker, draws other last digits
+        than the one that started the run.
     OSError
-        The disk is full or cannot be written to, `out` holds files that this package did not write, or a worker cannot
-        reach `out`. Recorded blocks are kept, and the run can be resumed. A run that has recorded no block removes what
-        it created.
-    RuntimeError
-        The executor has lost its workers, or a task failed. The run can be resumed, with or without another executor.
-    TimeoutError
-        The workers have finished no task for `timeout` seconds.
+        The disk is full or cannot be written to, or a worker cannot reach `out`. Finished blocks are kept, and the run
+        can be resumed. Errors of an executor, such as `concurrent.futures.BrokenExecutor`, are passed on.
 
     Examples
     --------
@@ -181,534 +140,306 @@ def write_samples(
     out = arguments.path(CALLER, "out", out)
     stream = Stream.of(CALLER, key, loc, concentration, dtype, method, distribution)
     total = arguments.whole_number(CALLER, "total", total, 0)
-    if total * max(stream.width, 1) >= checkpoint.MOST_ANGLES:  # also limits the number of empty rows
+    if total * max(stream.width, 1) >= MOST_NUMBERS:  # also limits the number of empty rows
         raise ValueError(
             f"{CALLER}: total={total} rows of length {stream.width} are too many. The number of rows and the "
             "total number of values must both be below 2^60."
         )
     if block_rows is not None:
         block_rows = arguments.whole_number(CALLER, "block_rows", block_rows, 1)
-    options = WriteOptions(resume, force, repair, part, parts, executor, timeout, progress, observe).checked()
-    block_rows = default_block_rows(stream, total, block_rows)
-    shape = (total, *stream.row_shape)
-    opened = open_target(CALLER, out, shape, stream.dtype, block_rows, options.part, options.parts)
-    with contextlib.closing(opened) as target:
-        run = WriteRun(target, stream, options)
-        with noting_what_is_kept(run):
-            missing = run.prepare()
-            kept = len(run.own())
-            drawn = run.draw() if missing else 0
-            finished = run.finish() if missing else True
-    return Written(out, target.shape, target.dtype.name, drawn, kept, finished, run.times)
+    resume, force, repair = (
+        arguments.flag(CALLER, name, value)
+        for name, value in (("resume", resume), ("force", force), ("repair", repair))
+    )
+    if progress is not None and not callable(progress):
+        raise TypeError(f"{CALLER}: progress={arguments.safe_repr(progress)} must be a function, or None.")
+    executor = checked_executor(CALLER, executor)
+    parts = arguments.whole_number(CALLER, "parts", parts, 1)
+    part = arguments.whole_number(CALLER, "part", part, 0)
+    if part >= parts:
+        raise ValueError(f"{CALLER}: part={part} must be below parts={parts}; parts are counted from 0.")
+    if parts > 1 and force:
+        raise ValueError(
+            f"{CALLER}: force=True cannot be combined with parts={parts}, since it would remove what other parts "
+            "write. Remove the old store once, and start the parts with resume=True."
+        )
+    if resume and force:
+        raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give only one of them.")
 
-
-class WriteOptions(NamedTuple):
-    """Options of `write_samples`."""
-
-    resume: bool = False
-    force: bool = False
-    repair: bool = False
-    part: int = 0
-    parts: int = 1
-    executor: futures.Executor | None = None
-    timeout: float = 600.0
-    progress: Callable[[int, int], object] | None = None
-    observe: Callable[[np.ndarray], object] | None = None
-
-    def checked(self) -> "WriteOptions":
-        """Check each option and their combination, and return the options as plain values."""
-        resume = arguments.flag(CALLER, "resume", self.resume)
-        force = arguments.flag(CALLER, "force", self.force)
-        repair = arguments.flag(CALLER, "repair", self.repair)
-        for name, function in (("progress", self.progress), ("observe", self.observe)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{CALLER}: {name}={arguments.safe_repr(function)} must be a function, or None.")
-        executors.checked_executor(CALLER, self.executor)
-        timeout = arguments.seconds(CALLER, "timeout", self.timeout, above=0)
-        parts = arguments.whole_number(CALLER, "parts", self.parts, 1)
-        part = arguments.whole_number(CALLER, "part", self.part, 0)
-        if part >= parts:
-            raise ValueError(f"{CALLER}: part={part} must be below parts={parts}; parts are counted from 0.")
-        if parts > 1 and force:
-            raise ValueError(
-                f"{CALLER}: force=True cannot be combined with parts={parts}, since it would remove what other "
-                "parts write. Remove the old store first."
-            )
-        if resume and force:
-            raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give only one of them.")
-        return self._replace(resume=resume, force=force, repair=repair, part=part, parts=parts, timeout=timeout)
-
-
-@contextlib.contextmanager
-def noting_what_is_kept(run: "WriteRun") -> Iterator[None]:
-    """On an error, remove what the run created if no block is finished, and note in the error what is kept."""
-    target = run.target
-    try:
-        yield
-    except BaseException as error:
-        # The target is kept while a worker may still write to it.
-        if target.created and run.blocks and not run.done and not (run.crew and run.crew.left):
-            error.add_note(discard(target))
-        elif target.begun:
-            error.add_note(f"{len(run.done)} of {run.blocks} blocks kept; continue with resume=True")
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = target.path
-        raise
-
-
-def discard(target: Target) -> str:
-    """Remove what a run created, and return a note for the error that ended it."""
-    try:
-        target.discard()
-    except OSError as error:  # must not replace the error that ended the run
-        return f"nothing was kept, but {error.filename or target.path} could not be removed: {error.strerror}"
-    return "nothing was kept"
-
-
-def block_angles(angles: int) -> int:
-    """Return the number of angles in a block when `angles` are drawn in total."""
-    block = BLOCK_ANGLES
-    while angles > block * checkpoint.MOST_BLOCKS:
-        block *= 2
-    return block
-
-
-def default_block_rows(stream: Stream, total: int, block_rows: int | None) -> int:
-    """Return the number of rows in a block; by default a block fills complete pages of the disk."""
-    if block_rows is None:
-        block_rows = max(1, block_angles(total * stream.width) // max(stream.width, 1))
-        page = npy.NpyFile.PAGE // stream.dtype.itemsize
-        block_rows -= block_rows % page if block_rows > page else 0
-    return max(1, min(block_rows, total))
+    kind = kind_of(CALLER, out)
+    if kind is NpyFile and parts > 1:
+        raise ValueError(
+            f"{CALLER}: out={arguments.safe_repr(out)} can have only one writer, but parts={parts}. Write a .zarr "
+            "store instead."
+        )
+    found = kind.found(out)
+    if found.exists and not (resume or force or parts > 1):
+        raise FileExistsError(
+            f"{out}: already exists, finished or not; choose another name, give resume=True to continue it, or "
+            "force=True to replace it"
+        )
+    if found.exists and found.text is None and not (force and kind is NpyFile):
+        raise FileExistsError(f"{out}: was not written by this package; move it away, or choose another name")
+    old = None if force or found.text is None else Plan.read(out, found.text)
+    plan = Plan.of(stream, total, rows_of(stream, total, block_rows, old), old.about["first_rows"] if old else "")
+    if old:
+        must_be_equal(out, old, plan)
+    if plan.blocks > MOST_BLOCKS:
+        least = -(-total // MOST_BLOCKS)
+        raise ValueError(
+            f"{CALLER}: block_rows={plan.block_rows} makes {plan.blocks} blocks, but there can be at most "
+            f"{MOST_BLOCKS}. Give block_rows={least} or more."
+        )
+    if executor and kind is NpyFile and plan.blocks > 1 and NpyFile(out, plan).offset(plan.block_rows) % PAGE:
+        raise ValueError(
+            f"{CALLER}: block_rows={plan.block_rows} splits pages of {PAGE} bytes between blocks, which workers on "
+            "several machines would overwrite. Give a multiple of 4096, or write a .zarr store."
+        )
+    run = WriteRun(kind, out, plan, stream, executor, progress, split_evenly(plan.blocks, parts, part))
+    return run.write(found, force, repair)
 
 
 class WriteRun:
-    """The work of one process on a target."""
+    """The work of one call on the blocks `share` of a file or store."""
 
-    def __init__(self, target: Target, stream: Stream, options: WriteOptions):
-        self.target, self.stream, self.options = target, stream, options
-        self.identity = stream.identity()  # computed once, since it may hash long arrays
-        self.name = secrets.token_hex(8)  # written to the record, by which workers recognise this run
-        executor = options.executor
-        self.crew = None if executor is None else executors.Crew(CALLER, executor, options.timeout)
-        self.briefed = False  # whether the workers have the job
-        self.done: dict[int, str] = {}  # checksums by block, of all processes whose records were read
-        self.damaged: dict[int, str] = {}  # expected checksums by block
-        self.compiling = 0.0  # seconds
-        self.times: Times | None = None
+    def __init__(
+        self,
+        kind: type[NpyFile | ZarrStore],
+        out: str,
+        plan: Plan,
+        stream: Stream,
+        executor: futures.Executor | None,
+        progress: Callable[[int, int], object] | None,
+        share: range,
+    ):
+        self.kind, self.out, self.plan, self.stream, self.executor = kind, out, plan, stream, executor
+        self.report, self.share = progress, share
 
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of the target."""
-        return len(self.spans())
+    def write(self, found: Found, force: bool, repair: bool) -> Written:
+        """Draw the blocks that are missing, and those that are damaged if `repair` is true."""
+        before = {} if force else self.kind(self.out, self.plan).done()
+        kept = [block for block in self.share if block in before]
+        self.check_room([block for block in self.share if block not in before], force)
+        if repair:
+            damaged = dict(blocks.each(self.executor, blocks.check_block, self.task(), [(i, before[i]) for i in kept]))
+            kept = [block for block in kept if not damaged[block]]
+        todo = sorted(set(self.share) - set(kept))
+        with contextlib.ExitStack() as stack:
+            drawing = None
+            if todo and self.executor is None:
+                spans = [self.plan.span(block) for block in todo]
+                drawing = SampleBatches(self.stream, spans, self.plan.block_rows, donate=True)
+                stack.callback(drawing.close)
+            if todo:
+                self.plan = self.with_first_rows(todo, drawing)
+            target = self.kind(self.out, self.plan)
+            stack.callback(target.close)
+            try:
+                if todo or not self.plan.blocks or (found.exists and not found.finished):
+                    target.begin(found, force and found.exists)
+                self.progress(kept)
+                for block, crc in self.results(target, todo, drawing):
+                    target.record(block, crc)
+                    kept.append(block)
+                    self.progress(kept)
+                finished = target.finish()
+            except BaseException as error:
+                if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+                    error.filename = self.out
+                with contextlib.suppress(OSError):
+                    if done := len(target.done()):
+                        error.add_note(f"{done} of {self.plan.blocks} blocks are finished; continue with resume=True")
+                raise
+        return Written(
+            self.out, self.plan.shape, self.plan.dtype.name, len(todo), len(self.share) - len(todo), finished
+        )
 
-    def spans(self) -> Spans:
-        """Return the first row and the number of rows of each block."""
-        return Spans(0, self.target.shape[0], self.target.block_rows)
+    def progress(self, done: list[int]) -> None:
+        """Report the finished rows."""
+        if self.report is not None:
+            self.report(self.plan.rows(done), self.plan.rows(self.share))
 
-    def share(self) -> range:
-        """Return the blocks of this process."""
-        return split_evenly(self.blocks, self.options.parts, self.options.part)
+    def task(self) -> Task:
+        """Return the task of the workers."""
+        return Task(self.kind, self.out if "://" in self.out else os.path.abspath(self.out), self.plan.text)
 
-    def own(self) -> dict[int, str]:
-        """Return the finished blocks of this process with their checksums."""
-        share = self.share()
-        return {i: crc for i, crc in self.done.items() if i in share}
-
-    def rows(self) -> int:
-        """Return the number of rows in the blocks of this process."""
-        share, size = self.share(), self.target.block_rows
-        return min(share.stop * size, self.target.shape[0]) - min(share.start * size, self.target.shape[0])
-
-    def missing_rows(self) -> int:
-        """Return the number of rows of this process that are missing."""
-        spans = self.spans()
-        return self.rows() - sum(spans[i][1] for i in self.own())
-
-    def layout(self) -> dict[str, Any]:
-        """Return the settings that all writers of a target must share."""
-        target = self.target
-        return {"shape": target.shape, "block_rows": target.block_rows, "stored": target.dtype.name}
-
-    def text(self, finished: bool = False) -> str:
-        """Return the head of the record: the stream, the versions, and the checksums of finished blocks."""
-        mine = self.done if self.options.parts == 1 or len(self.done) == self.blocks else self.own()
-        head = {
-            "format": checkpoint.RECORD_FORMAT,
-            **({} if finished else {"run": self.name}),
-            "stream": self.identity,
-            **self.layout(),
-            "made_with": {
-                "jax_von_mises": __version__,
-                "jax": jax.__version__,
-                "device": self.device(),
-            },
-            "known": len(self.done),
-        }
-        if self.target.replaces and not finished:
-            head["replaces"] = True
-        # Formatted by hand, with one line per block, since there may be a million blocks.
-        lines = ",\n".join([f'"{i}": "{mine[i]}"' for i in sorted(mine)])
-        return json.dumps(head, indent=1).removesuffix("\n}") + f',\n "crc32": {{\n{lines}\n }}\n}}\n'
-
-    def device(self) -> str:
-        """Return JAX's name for the kind of device that draws the blocks."""
-        if self.crew and self.crew.draws_with:
-            return self.crew.draws_with[1]
-        kind: str = jax.local_devices()[0].device_kind
-        return kind
-
-    def prepare(self) -> bool:
-        """Start, resume or repair the target, as its state and the options require; return False if it is complete."""
-        target, options = self.target, self.options
-        records, whole = target.records(), target.whole()
-        exists = bool(records or whole)
-        if exists and not (options.resume or options.parts > 1 or options.force):
-            state = "holds an unfinished run" if records else "already exists"
-            ways = "give " + "resume=True to continue it, or " * bool(records) + "force=True to replace it"
-            raise FileExistsError(f"{target.path}: {state}; choose another name, or {ways}")
-        if exists and not options.force:
-            return self._go_on(records) if records else self._repair()
-        self.check_room(options.force)
-        self.meet_workers()
-        if exists:
-            target.replace(self.missing_bytes())
-        target.begin(self.text())
-        return True
-
-    def _go_on(self, records: list[dict[str, Any]]) -> bool:
-        """Open an unfinished run to write its missing blocks; return False if there are none."""
-        for record in records:
-            self.adopt(record)
-        self.target.replaces = any(record.get("replaces") is True for record in records)
-        # If a process was killed in `finish`, the file may be complete while its record still has its partial name.
-        whole = self.target.interrupted_at_the_end() and len(self.done) == self.blocks
-        self.check_blocks(whole)
-        return self._open_missing(whole)
-
-    def _repair(self) -> bool:
-        """Open a finished file or store to redraw its damaged blocks; return False if there are none."""
-        record = self.target.final_record()
-        if record is None:
-            raise FileExistsError(f"{self.target.path}: exists without a record of this package; choose another name")
-        self.adopt(record)
-        if self.options.parts == 1:
-            self.target.check_layout()
-            self.check_blocks(whole=True)
-        return self._open_missing(whole=True)
-
-    def _open_missing(self, whole: bool) -> bool:
-        """Open a target (a finished one if `whole`) to write its missing blocks; return False if there are none."""
-        target = self.target
-        if whole and len(self.done) == self.blocks:
-            target.settle()
-            return False
-        # Make all checks before the first change.
-        self.meet_workers()
-        self.check_machine()
-        self.check_room()
-        if whole:
-            target.reopen(self.text())
-        elif self.done or self.options.parts > 1:
-            target.go_on(self.text())
+    def with_first_rows(self, todo: list[int], drawing: SampleBatches | None) -> Plan:
+        """Return the plan with the checksum of the first rows, drawn where the blocks will be drawn."""
+        if self.executor is not None:
+            found = self.executor.submit(blocks.first_rows, self.task()).result()
+        elif drawing is not None and todo[0] == 0:
+            found = self.plan.first_rows(drawing.start())  # the block is drawn only once
         else:
-            target.begin(self.text())
-        return True
+            found = self.plan.first_rows(self.stream.rows(0, self.plan.block_rows))
+        if self.plan.about["first_rows"]:
+            blocks.must_draw_the_same(self.out, self.plan, found)
+        return Plan.of(self.stream, self.plan.shape[0], self.plan.block_rows, found)
 
-    def adopt(self, record: dict[str, Any]) -> None:
-        """Adopt the blocks in a record of the same stream; refuse the record of another stream."""
-        if self.options.parts == 1 and not self.done:
-            self.target.block_rows = record["block_rows"]
-        mine = {**self.identity, **self.layout()}
-        theirs = {**record["stream"], **record}
-        different = [name for name in mine if mine[name] != theirs.get(name)]
-        if different:
-            listed = ", ".join(
-                f"{name} {shortened(theirs.get(name))} (now {shortened(mine[name])})" for name in different
-            )
-            raise ValueError(
-                f"{CALLER}: {self.target.path} holds another stream: {listed}. "
-                "Give the arguments of the first run, or choose another name."
-            )
-        self.done |= {i: crc for i, crc in record["crc32"].items() if 0 <= i < self.blocks}
-
-    def check_blocks(self, whole: bool) -> None:
-        """Compare the recorded blocks of this process with their checksums."""
-        damaged = damaged_blocks(self.target, self.spans(), self.own(), whole)
-        if damaged and not self.options.repair:
-            first, rows = self.spans()[damaged[0]]
-            raise Damaged(
-                f"{CALLER}: {self.target.path}: {mismatch(damaged)} ({len(damaged)} of {len(self.done)} blocks; "
-                f"{'the first has ' * (len(damaged) > 1)}rows {first} to {first + rows - 1}). Give repair=True to draw "
-                "damaged blocks again; nothing was changed."
-            )
-        self.damaged = {i: self.done.pop(i) for i in damaged}
-
-    def check_machine(self) -> None:
-        """Draw one block again, since another machine, backend or JAX release may round the last digits differently."""
-        own = self.own() or self.damaged
-        if not own:
+    def results(
+        self, target: NpyFile | ZarrStore, todo: list[int], drawing: SampleBatches | None
+    ) -> Iterator[tuple[int, str]]:
+        """Draw blocks and put them in their places; yield each with its checksum."""
+        if drawing is None:
+            yield from blocks.each(self.executor, blocks.write_block, self.task(), todo)
             return
-        i = max(own)
-        if self.crew:
-            again = self.crew.redraw(self.job(self.crew), i)
-        else:
-            first, rows = self.spans()[i]
-            began = time.perf_counter()
-            drawn = self.stream.rows(first, self.target.block_rows)
-            self.compiling = time.perf_counter() - began  # the call returns when the program has been started
-            again = checksum(self.target, np.asarray(drawn)[:rows])
-        if again != own[i]:
-            raise ValueError(
-                f"{CALLER}: {self.target.path}: block {i} differs in its last digits when it is drawn again. The run "
-                "was started on a different kind of machine, or with a different release of JAX (its record "
-                "names both). Resume it there, or start again with force=True. Nothing was changed."
-            )
+        for block, drawn in zip(todo, drawing, strict=True):
+            yield block, target.put(block, np.asarray(drawn))
+            del drawn  # the block after next reuses its memory
 
-    def missing_bytes(self) -> int:
-        """Return the size in bytes of this process's missing blocks."""
-        return self.missing_rows() * self.stream.width * self.target.dtype.itemsize
-
-    def check_room(self, force: bool = False) -> None:
-        """Raise an error if the disk has no space for the missing blocks, or if a record cannot list all blocks."""
-        if (disk := self.target.disk) is not None:
-            missing = self.missing_bytes()
-            need = self.target.bytes_needed(missing, force)
-            free = shutil.disk_usage(disk).free
-            if need > free:
-                more = " more than what it replaces" if force and need < missing else ""
-                raise OSError(
-                    f"{self.target.path}: needs {checkpoint.readable(need)}{more}, but the disk has "
-                    f"{checkpoint.readable(free)} free. Free some space, or choose another disk"
-                )
-        if self.blocks > checkpoint.MOST_BLOCKS:
-            least = -(-self.target.shape[0] // checkpoint.MOST_BLOCKS)
-            raise ValueError(
-                f"{CALLER}: block_rows={self.target.block_rows} makes {self.blocks} blocks, but a finished record "
-                f"can list at most {checkpoint.MOST_BLOCKS}. Give block_rows={least} or more."
-            )
-
-    def draw(self) -> int:
-        """Draw, write and record the missing blocks of this process; return their number."""
-        progress, observe = self.options.progress, self.options.observe
-        todo = [i for i in self.share() if i not in self.done]
-        spans = self.spans()
-        total = self.rows()
-        written = total - self.missing_rows()
-        if progress is not None:
-            progress(written, total)
-        if self.crew:
-            self.draw_by_workers(self.crew, todo, written)
-            return len(todo)
-        if not todo:
-            return 0
-        drawing = batches.SampleBatches(self.stream, [spans[i] for i in todo], self.target.block_rows, donate=True)
-        clock, compiling, writing, stored = time.perf_counter, self.compiling, 0.0, 0
-        try:
-            began = clock()
-            first = drawing.start()
-            compiling += clock() - began
-            began = clock()
-            jax.block_until_ready(first)
-            first_drawn, first_numbers = clock() - began, first.size
-            del first
-            for number, i in enumerate(todo):
-                began = clock()
-                batch = next(drawing)
-                if number < 2:  # the second call starts the third block, with the program that reuses memory
-                    compiling += clock() - began
-                jax.block_until_ready(batch)
-                began = clock()
-                rows = np.asarray(batch)
-                crc = checksum(self.target, rows)
-                self.target.write(spans[i][0], rows)
-                self.record({i: crc})
-                writing += clock() - began
-                stored += rows.size * self.target.dtype.itemsize
-                if observe is not None:
-                    observe(rows)
-                written += len(rows)
-                if progress is not None:
-                    progress(written, total)
-                del rows  # a view of `batch`, whose memory the batch after next will reuse
-        finally:
-            drawing.close()
-        self.times = Times(compiling, first_drawn, first_numbers, writing, stored)
-        return len(todo)
-
-    def draw_by_workers(self, crew: executors.Crew, todo: list[int], written: int) -> None:
-        """Let the workers draw and write the blocks `todo` in any order; record the finished blocks."""
-        progress, observe, spans = self.options.progress, self.options.observe, self.spans()
-        total = self.rows()
-        job = self.job(crew)
-        try:
-            self.brief_workers(crew)  # unless `meet_workers` found a record and briefed them
-            for blocks in crew.write(job, todo):
-                self.record(blocks)
-                if observe is not None:
-                    for i in sorted(blocks):
-                        observe(self.target.read(*spans[i]))
-                written += sum(spans[i][1] for i in blocks)
-                if progress is not None:
-                    progress(written, total)
-        except BaseException as error:
-            # Record blocks that finish now, but do not wait for workers that hang or are lost.
-            late = crew.stop(patient=not isinstance(error, TimeoutError | executors.ExecutorFailed))
-            with contextlib.suppress(OSError):
-                self.record(late)
-            raise
-        crew.dismiss(job)
-
-    def record(self, blocks: dict[int, str]) -> None:
-        """Record blocks that have reached the disk, with their checksums."""
-        self.done |= blocks
-        lines = checkpoint.lines_of(blocks)
-        try:
-            self.target.append(lines)
-        except OSError:
-            for i in blocks:
-                del self.done[i]
-            raise
-        except BaseException:  # an interrupt before or after the lines were written; the blocks are on the disk
-            with contextlib.suppress(OSError):
-                self.target.append(lines)
-            raise
-
-    def meet_workers(self) -> None:
-        """Find the workers of the executor, if there is one, and check that they can write the target."""
-        if len(self.own()) == len(self.share()):
-            self.crew = None  # no block is missing
-        if not self.crew:
+    def check_room(self, missing: list[int], force: bool) -> None:
+        """Raise OSError if the directory does not exist, or its disk has no space for the missing blocks."""
+        if "://" in self.out:
             return
-        self.crew.meet()
-        hosts = {worker.host for worker in self.crew.workers.values()}
-        target = self.target
-        shared = self.blocks > 1 and len(hosts) > 1
-        if isinstance(target, npy.NpyFile) and shared and target.block_rows * target.row_bytes % target.PAGE:
-            raise ValueError(
-                f"{CALLER}: block_rows={target.block_rows} splits pages of {target.PAGE} bytes between blocks, so "
-                f"workers on {len(hosts)} machines would overwrite each other's data. Give a multiple of "
-                f"{target.PAGE // math.gcd(target.PAGE, target.row_bytes)}, or write a .zarr store."
+        folder = os.path.dirname(self.out.rstrip("/")) or os.curdir
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"{self.out}: there is no directory {folder}; create it first")
+        need, free = self.plan.rows(missing) * self.plan.row_bytes, shutil.disk_usage(folder).free
+        if need > free and not (force and self.kind is ZarrStore):  # the old store is removed first
+            raise OSError(
+                f"{self.out}: needs {disk.readable(need)}, but the disk has {disk.readable(free)} free. Free some "
+                "space, or choose another disk"
             )
-        self.brief_workers(self.crew)
 
-    def brief_workers(self, crew: executors.Crew) -> None:
-        """Give the workers the job once, as soon as a record exists by which they can recognise the target."""
-        marks = frozenset(self.target.marks())
-        if marks and not self.briefed:
-            crew.brief(self.job(crew), marks)
-            self.briefed = True
 
-    def job(self, crew: executors.Crew) -> executors.Job:
-        """Return the job of the workers."""
-        target, options = self.target, self.options
-        place = place_of(target, self.stream.dtype, options.part, options.parts)
-        return crew.job(self.stream, place, 0, target.shape[0], target.block_rows, self.name)
+def rows_of(stream: Stream, total: int, block_rows: int | None, old: Plan | None) -> int:
+    """Return the number of rows in a block: that of an earlier run, the given one, or the default."""
+    if old is not None:
+        return old.block_rows
+    if block_rows is None:
+        numbers = BLOCK_NUMBERS
+        while total * stream.width > numbers * USUAL_BLOCKS:
+            numbers *= 2
+        block_rows = max(1, numbers // max(stream.width, 1))
+        block_rows -= block_rows % PAGE if block_rows > PAGE else 0  # complete pages of the disk
+    return max(1, min(block_rows, total))
 
-    def finish(self) -> bool:
-        """Complete the target if this and other processes have recorded all blocks; return whether it is complete."""
-        if self.options.parts > 1:
-            for record in self.target.records():
-                self.adopt(record)
-            if len(self.done) < self.blocks:
-                if self.target.whole():  # another process has just finished it
-                    self.target.settle()
-                return self.target.whole()
-        self.target.finish(self.text(finished=True))
-        return True
+
+def must_be_equal(out: str, old: Plan, new: Plan) -> None:
+    """Raise ValueError, which lists the differences, if a file or store holds another stream."""
+    theirs, ours = (
+        plan.about | plan.about["stream"] | plan.about["stream"]["parameters"] | {"stream": None, "parameters": None}
+        for plan in (old, new)
+    )
+    different = [
+        f"{name} {shortened(theirs.get(name))} (now {shortened(ours.get(name))})"
+        for name in ours | theirs
+        if ours.get(name) != theirs.get(name)
+    ]
+    if different:
+        raise ValueError(
+            f"{CALLER}: {out} holds another stream: {', '.join(different)}. Give the arguments of the first run, or "
+            "choose another name."
+        )
+
+
+def kind_of(caller: str, out: str) -> type[NpyFile | ZarrStore]:
+    """Return the class of the file or store that `out` names."""
+    if is_npy(out):
+        return NpyFile
+    if not is_zarr(out):
+        raise ValueError(f"{caller}: out={arguments.safe_repr(out)} must end in .npy, or in .zarr for a Zarr store.")
+    arguments.utf8(caller, "out", out, "zarr-python")
+    return ZarrStore
+
+
+def is_npy(out: str) -> bool:
+    """Return whether `out` names a ``.npy`` file."""
+    return out.lower().endswith(".npy") and "://" not in out
+
+
+def is_zarr(out: str) -> bool:
+    """Return whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
+    return out.lower().rstrip("/").endswith(".zarr")
+
+
+def checked_executor(caller: str, executor: object) -> futures.Executor | None:
+    """Return `executor`; raise TypeError unless it is an executor or None."""
+    if executor is not None and not isinstance(executor, futures.Executor):
+        raise TypeError(
+            f"{caller}: executor={arguments.safe_repr(executor)} must be a concurrent.futures.Executor, such as a "
+            "ProcessPoolExecutor or dask.distributed.Client(...).get_executor(), or None."
+        )
+    return executor
 
 
 def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | None = None) -> dict[str, Any]:
-    """Compare a finished file or store with the checksums in its record.
+    """Compare a finished file or store with its checksums, and draw a few of its blocks again.
 
     Parameters
     ----------
     out : str or path
-        A file or store that `write_samples` has finished.
+        A file or store that `write_samples` has finished. A ``.npy`` file needs its ``.npy.blocks``.
     executor : concurrent.futures.Executor, optional
         Executor whose workers read the blocks, as in `write_samples`.
 
     Returns
     -------
     dict
-        The record: the stream, shape, stored dtype, versions, and the CRC-32 of each block.
+        ``"stream"`` (distribution, key, parameters, dtype and method), ``"shape"``, ``"dtype"`` and ``"block_rows"`` of
+        the array, ``"blocks"``, their number, and ``"redrawn"``, a list of blocks that were drawn again and are equal.
+        The list is empty if this machine draws other last digits than the one that wrote the array.
 
     Raises
     ------
     ValueError
-        A block does not match its checksum, or the record does not list all blocks.
+        A block is missing, does not match its checksum, or differs from what is drawn.
     FileNotFoundError
-        There is no finished file or store of this name, or it has no record.
+        There is no finished file or store of this name, or it has no ``.npy.blocks`` or ``stream.json``.
     OSError
-        The header, size or metadata do not match the record, or `out` or its record cannot be read.
-    RuntimeError
-        The executor has lost its workers, or a task failed.
-    TimeoutError
-        The workers have finished no task for ten minutes.
+        The header, size or metadata are not those of the array, or `out` cannot be read.
     """
     caller = "verify_samples"
     out = arguments.path(caller, "out", out)
-    executor = executors.checked_executor(caller, executor)
-    target, record = open_finished(caller, out)
-    spans = Spans(0, target.shape[0], target.block_rows)
-    if len(spans) != len(record["crc32"]):
-        raise Damaged(f"{caller}: {out}: its record has {len(record['crc32'])} checksums for {len(spans)} blocks")
-    target.check_layout()
-    crc = {i: record["crc32"].get(i) for i in range(len(spans))}
-    try:
-        crew = None if executor is None else executors.Crew(caller, executor)
-        if crew:
-            crew.meet()
-        damaged = damaged_blocks(target, spans, crc, True, crew)
-    finally:
-        target.close()
-    if damaged:
-        raise Damaged(
-            f"{caller}: {out}: {mismatch(damaged)}. Repeat the run with resume=True and repair=True to draw "
-            "damaged blocks again."
+    executor = checked_executor(caller, executor)
+    kind = kind_of(caller, out)
+    found = kind.found(out)
+    if not found.finished or found.text is None:
+        raise FileNotFoundError(
+            f"{out}: there is no finished {'file with its .blocks' if kind is NpyFile else 'store'} of this name"
         )
-    return record
+    plan = Plan.read(out, found.text)
+    target = kind(out, plan)
+    bad = target.check()
+    task = Task(kind, out if "://" in out else os.path.abspath(out), plan.text)
+    bad += [block for block, wrong in blocks.each(executor, blocks.check_block, task, target.done().items()) if wrong]
+    if bad:
+        raise Damaged(f"{caller}: {out}: {mismatch(sorted(bad))}. Repeat the run with resume=True and repair=True.")
+    redrawn = sorted({i * (plan.blocks - 1) // max(REDRAWN - 1, 1) for i in range(REDRAWN)}) if plan.blocks else []
+    stream = Stream.from_identity(caller, plan.about["stream"])
+    if redrawn and plan.first_rows(stream.rows(0, plan.block_rows)) != plan.about["first_rows"]:
+        redrawn = []
+    for block in redrawn:
+        first, count = plan.span(block)
+        drawn = np.asarray(stream.rows(first, plan.block_rows))[:count]
+        if plan.checksum(drawn) != plan.checksum(target.read(block)):
+            raise Damaged(
+                f"{caller}: {out}: block {block} is not of this stream; another run may have written it. Repeat the "
+                "run with force=True."
+            )
+    return {name: plan.about[name] for name in ("stream", "shape", "dtype", "block_rows")} | {
+        "blocks": plan.blocks,
+        "redrawn": redrawn,
+    }
 
 
-def open_finished(caller: str, out: str) -> tuple[Target, dict[str, Any]]:
-    """Return a finished target and its record."""
-    target = open_target(caller, out, (0,), np.dtype(np.float32), 1)  # only to read the record, which has the layout
-    record = target.final_record() if target.whole() else None
-    if record is None:
-        raise FileNotFoundError(f"{out}: there is no finished file or store with a record; check the name")
-    return open_target(caller, out, record["shape"], np.dtype(record["stored"]), record["block_rows"]), record
-
-
-def damaged_blocks(
-    target: Target, spans: Spans, crc: dict[int, str], whole: bool, crew: executors.Crew | None = None
-) -> list[int]:
-    """Return the blocks whose checksum differs from that in `crc`; the workers of `crew` or this process read them."""
-    if crew is None:
-        return [i for i in crc if stored_checksum(target, *spans[i], whole) != crc[i]]
-    found = crew.checksums(place_of(target), spans, crc, whole)
-    return [i for i in crc if found[i] != crc[i]]
-
-
-def place_of(target: Target, dtype: np.dtype | None = None, part: int = 0, parts: int = 1) -> Place:
-    """Return the arguments of `open_target` for another process; `dtype` is the target's by default."""
-    name = os.path.abspath(target.path) if target.directory is not None else target.path
-    return name, target.shape, dtype or target.dtype, target.block_rows, part, parts
+def read_blocks(out: str) -> Iterator[np.ndarray]:
+    """Yield the rows of each block of a finished file or store."""
+    kind = kind_of(CALLER, out)
+    plan = Plan.read(out, kind.found(out).text or "")
+    target = kind(out, plan)
+    for block in range(plan.blocks):
+        yield target.read(block)
 
 
 def shortened(value: object) -> str:
-    """Format a value of a record in at most 60 characters."""
+    """Format a value of a plan in at most 60 characters."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def mismatch(damaged: Sequence[int]) -> str:
+def mismatch(damaged: list[int]) -> str:
     """Describe damaged blocks in a message."""
     if len(damaged) == 1:
-        return f"block {damaged[0]} does not match its checksum"
-    return f"{len(damaged)} blocks do not match their checksums: {first_few(damaged)}"
-
-
-def first_few(numbers: Sequence[int]) -> str:
-    """Format a list of numbers for a message, shortened to the first `LISTED`."""
-    text = ", ".join(map(str, numbers[:LISTED]))
-    return text if len(numbers) <= LISTED else f"{text} and {len(numbers) - LISTED} more"
+        return f"block {damaged[0]} is missing or does not match its checksum"
+    few = ", ".join(map(str, damaged[:LISTED])) + f" and {len(damaged) - LISTED} more" * (len(damaged) > LISTED)
+    return f"{len(damaged)} blocks are missing or do not match their checksums: {few}"

@@ -23,7 +23,7 @@ QUIET, BUSY = quiet.decide(0.1, 2, 0.0, 0.01), quiet.decide(9.0, 2, 0.0, 0.01)
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """Run all sections on a tiny stream, tracing only the memory of a stream to .npy; return the path of the result."""
-    pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
+    pytest.importorskip("zarr", reason="zarr-python is not installed (extra `storage`)")
     directory = tmp_path_factory.mktemp("streaming")
     path, place = directory / "result.json", directory / "disk"
     place.mkdir()
@@ -137,7 +137,7 @@ def test_impossible_runs_are_refused_before_the_measurement(tmp_path, monkeypatc
 
 
 def test_impossible_ways_are_skipped(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    monkeypatch.setitem(sys.modules, "zarr", None)
     monkeypatch.setattr(cases.psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
     runs, missing = cases.disk(1_000, 100, cases.Scratch(tmp_path))
     assert set(runs) == {"plain", "npy", "draw", "read"}

@@ -1,0 +1,97 @@
+"""Read and put small files and blocks on a local disk, in steps that are complete or have not happened."""
+
+import contextlib
+import os
+import secrets
+
+try:
+    import fcntl
+except ImportError:  # no flock on Windows: concurrent writers of one file go undetected there
+    fcntl = None  # type: ignore[assignment]
+
+
+def open_here(name: str, flags: int) -> int:
+    """Open a file for a run, and raise OSError for a link, which may lead to a file that must be kept."""
+    must_not_be_a_link(name)
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o666)
+
+
+def must_not_be_a_link(name: str) -> None:
+    """Raise FileExistsError if `name` is a symbolic link."""
+    if os.path.islink(name):
+        raise FileExistsError(f"{name}: is a symbolic link; give the name of what it leads to, or move it away")
+
+
+def read(name: str, size: int = -1) -> bytes | None:
+    """Return the first `size` bytes of a file, or all of them; None if there is no file."""
+    with contextlib.suppress(FileNotFoundError), open(name, "rb") as file:
+        return file.read(size)
+    return None
+
+
+def temporary(name: str) -> str:
+    """Return a new name in the same directory that `is_temporary`."""
+    folder, file = os.path.split(name)
+    return os.path.join(folder, f".{file}.{secrets.token_hex(8)}.tmp")
+
+
+def is_temporary(file: str) -> bool:
+    """Return whether a file has a name that `put` gives to unfinished ones."""
+    return file.startswith(".") and file.endswith(".tmp")
+
+
+def put(name: str, data: bytes | memoryview) -> None:
+    """Write a file that is on the disk, or does not change, whenever the process or the machine stops."""
+    unfinished = temporary(name)
+    try:
+        with open(unfinished, "xb", buffering=0) as file:
+            write_at(file.fileno(), 0, data)
+            os.fsync(file)
+        with contextlib.suppress(FileNotFoundError):  # `finish` of another writer has removed it as a leftover
+            os.replace(unfinished, name)
+    except BaseException:
+        with contextlib.suppress(OSError):  # raise the first error, not this one
+            os.unlink(unfinished)
+        raise
+    if not os.path.lexists(name):
+        raise FileNotFoundError(f"{name}: was removed while it was written")
+
+
+def write_at(descriptor: int, offset: int, data: bytes | memoryview) -> None:
+    """Write all of `data` to an open file, from `offset` on."""
+    left = memoryview(data)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    while len(left):
+        left = left[os.write(descriptor, left) :]
+
+
+def sync_directory(path: str) -> None:
+    """Flush the names in a directory to the disk."""
+    if os.name == "posix":
+        descriptor = os.open(path or os.curdir, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def lock(descriptor: int, name: str) -> None:
+    """Lock an open file until it is closed; raise OSError if another process has locked it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(f"{name}: is being written by another process; wait for it") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def readable(size: float) -> str:
+    """Format a number of bytes with a unit."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.4g} {unit}"
