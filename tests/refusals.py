@@ -348,7 +348,6 @@ FUNCTIONS = {
                 "method": "choice",
                 "donate": "flag",
                 "out_sharding": "sharding",
-                "executor": "function",
             },
         ),
         "batched_apply": Refusal(
@@ -370,9 +369,7 @@ FUNCTIONS = {
                 "block_rows": "count",
                 **dict.fromkeys(("resume", "force", "repair"), "flag"),
                 **dict.fromkeys(("part", "parts"), "count"),
-                "timeout": "seconds",
-                "executor": "function",
-                **dict.fromkeys(("progress", "observe"), "function"),
+                **dict.fromkeys(("executor", "progress"), "function"),
             },
         ),
         "verify_samples": Refusal(jvm.verify_samples, {"out": "a.npy"}, {"out": "path", "executor": "function"}),

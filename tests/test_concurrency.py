@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 import jax_von_mises
-from jax_von_mises.streams import checkpoint, zarr
 from tests import children
-from tests.streams.test_interrupts import draws
 from tests.streams.test_writer import KEY, read, write
 
 SHAPES = [(7,), (3, 5)]
@@ -54,63 +52,6 @@ def test_threads_write_separate_files(tmp_path):
         expected = jax_von_mises.sample_von_mises(KEY, i / 10, 4.0, (2_000,), method="table")
         np.testing.assert_array_equal(read(tmp_path / f"{i}.npy"), expected)
     assert len(list(tmp_path.iterdir())) == 12
-
-
-RUN = dict(total=10 * 4_096, block_rows=4_096)
-
-
-def writing_child(out, angles, barrier, ready, options):
-    """Write the file that all processes try to write, and report the outcome. This is the body of a process."""
-    draws(angles)
-    zarr.import_tensorstore()
-    jax.block_until_ready(jax.device_put(0.0))
-    barrier.wait(60)
-    try:
-        written = write(out, **RUN, **options)
-    except (OSError, ValueError) as error:
-        ready.send((type(error).__name__, str(error)))
-    else:
-        ready.send(("written", written.drawn))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(checkpoint.fcntl is None, reason="locks need POSIX")
-@pytest.mark.parametrize("kind", ["npy", "zarr"])
-@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_processes_write_one_file(tmp_path, kind, rounds):
-    """One process draws the file; the others are refused or find it finished. No temporary file is left."""
-    angles = np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, RUN["total"], method="table"))
-    context = children.imported()
-    words = (
-        "is being written by another",
-        "exists",
-        "was finished by another",
-        "holds an unfinished run",
-        "appeared",
-    )
-    for number in range(rounds):
-        out = tmp_path / f"{number}.{kind}"
-        barrier = context.Barrier(4)
-        pipes = [context.Pipe() for _ in range(4)]
-        processes = [
-            context.Process(target=writing_child, args=(out, angles, barrier, theirs, {"resume": bool(i % 2)}))
-            for i, (_, theirs) in enumerate(pipes)
-        ]
-        for process in processes:
-            process.start()
-        reports = []
-        for (ours, _), process in zip(pipes, processes, strict=True):
-            assert ours.poll(120), "the process hangs"
-            reports.append(ours.recv())
-            process.join(60)
-            assert process.exitcode == 0
-        winners = [blocks for what, blocks in reports if what == "written" and blocks]
-        assert winners == [10], reports
-        for what, text in reports:
-            assert what == "written" or any(each in text for each in words), text
-        np.testing.assert_array_equal(read(out), angles)
-        jax_von_mises.verify_samples(out)
-        assert not [path.name for path in tmp_path.iterdir() if "partial" in path.name]
 
 
 CACHE = """

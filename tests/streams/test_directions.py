@@ -6,10 +6,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax_von_mises
-from tests.streams.test_executors import here  # noqa: F401 (a fixture)
 from tests.streams.test_writer import Stop, contents, finished, read, stop_after
-
-pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
 
 KEY = jax.random.key(12)
 MEAN = np.float32([0.6, 0.0, -0.8])
@@ -68,7 +65,7 @@ def test_sharded_batches(stream):
 def test_interrupted_and_resumed(out, stream, tmp_path):
     """A resumed run writes the same bytes as an uninterrupted one."""
     with pytest.raises(Stop):
-        write(out, observe=stop_after(4))
+        write(out, progress=stop_after(4))
     assert not finished(out)
     assert write(out, resume=True)[1:6] == ((1_000, 3), "float32", 6, 4, True)
     np.testing.assert_array_equal(read(out), stream)
@@ -77,12 +74,12 @@ def test_interrupted_and_resumed(out, stream, tmp_path):
     assert contents(out) == contents(tmp_path / "alone" / out.name)
 
 
-def test_record(out):
+def test_identity(out):
     write(out)
     drawn = jax_von_mises.verify_samples(out)["stream"]
-    assert list(drawn) == ["distribution", "key", "mean_direction", "concentration", "dtype", "method"]
-    assert (drawn["distribution"], drawn["concentration"], drawn["method"]) == (FISHER, "4.0", "table")
-    assert np.float32(drawn["mean_direction"]["values"]).tolist() == MEAN.tolist()
+    parameters = drawn["parameters"]
+    assert (drawn["distribution"], parameters["concentration"], drawn["method"]) == (FISHER, "4.0", "table")
+    assert np.float32(parameters["mean_direction"]["values"]).tolist() == MEAN.tolist()
     with pytest.raises(ValueError, match="holds another stream: mean_direction"):
         write(out, mean=-MEAN, resume=True)
     with pytest.raises(ValueError, match="holds another stream"):
@@ -93,7 +90,7 @@ def test_repair(tmp_path, stream):
     out = tmp_path / "directions.npy"
     write(out)
     np.load(out, mmap_mode="r+")[250, 1] = 0
-    with pytest.raises(ValueError, match="block 2 does not match"):
+    with pytest.raises(ValueError, match="block 2 is missing or does not match"):
         jax_von_mises.verify_samples(out)
     assert write(out, resume=True, repair=True).drawn == 1
     np.testing.assert_array_equal(read(out), stream)
@@ -106,13 +103,6 @@ def test_parts(tmp_path, stream):
     np.testing.assert_array_equal(read(out), stream)
 
 
-def test_workers(out, stream, here):  # noqa: F811
-    assert write(out, executor=here).drawn == 10
-    np.testing.assert_array_equal(read(out), stream)
-    drawn = list(batches(300, 100, executor=here))
-    np.testing.assert_array_equal(np.concatenate(drawn), stream[:300])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dtypes(tmp_path, dtype):
@@ -122,7 +112,7 @@ def test_dtypes(tmp_path, dtype):
         for kind in ("npy", "zarr"):
             out = tmp_path / f"{dtype}.{kind}"
             with pytest.raises(Stop):
-                write(out, 300, mean, dtype=dtype, observe=stop_after(2))
+                write(out, 300, mean, dtype=dtype, progress=stop_after(2))
             assert write(out, 300, mean, dtype=dtype, resume=True).shape == (300, 5)
     assert np.linalg.norm(read(tmp_path / f"{dtype}.npy"), axis=1) == pytest.approx(1, abs=0.01)
 
