@@ -127,7 +127,7 @@ def as_json(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
 
 def from_json(found: str | dict[str, Any], dtype: str) -> np.ndarray:
     """Return the parameter that `as_json` has written."""
-    compute = arguments.compute_dtype(dtype)
+    compute = arguments.compute_dtype(jax.numpy.dtype(dtype))
     if isinstance(found, str):
         return np.array(float(found), compute)
     if "values" in found:

@@ -1,6 +1,7 @@
 """Test that derived keys follow the documented rule, and that the parts of a stream cover every row once."""
 
 import hashlib
+import json
 
 import jax
 import numpy as np
@@ -158,3 +159,33 @@ def test_parts_of_a_stream_beyond_32_bits():
     rows = np.asarray(wide.rows(2**40, 5))
     flat = jax_von_mises.sample_block(KEY, 0.0, 4.0, 3 * 2**40, 15, method="table")
     np.testing.assert_array_equal(rows.reshape(-1), flat)
+
+
+FAMILIES = [
+    ("von-mises", 0.5, 4.0),
+    ("von-mises", np.linspace(-3, 3, 50), np.inf),
+    ("von-mises", 1.0, np.geomspace(1e-3, 1e5, 40)),
+    ("von-mises-fisher", [3.0, 0.0, -4.0], 7.0),
+    ("sine-bivariate-von-mises", [0.1, -2.0], [5.0, 6.0, -7.0]),
+    ("cosine-bivariate-von-mises", [0.1, -2.0], [5.0, 6.0, 1.0]),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(("distribution", "loc", "concentration"), FAMILIES)
+def test_streams_are_made_again_from_their_identity(dtype, distribution, loc, concentration):
+    """The identity holds every bit of each parameter, also where x64 mode is off."""
+    key = jax.random.key(7, impl="philox4x32")
+    with jax.enable_x64(dtype == "float64"):
+        loc, concentration = np.float64(loc) / 3, np.float64(concentration)
+        stream = Stream.of("test", key, loc, concentration, dtype, "auto", distribution)
+        text = json.dumps(stream.identity())
+    again = Stream.from_identity("test", json.loads(text))
+    assert json.dumps(again.identity()) == text
+    assert (again.dtype, again.row_shape) == (stream.dtype, stream.row_shape)
+    np.testing.assert_array_equal(jax.random.key_data(again.row.key), jax.random.key_data(key))
+    compute = np.float64 if dtype == "float64" else np.float32
+    for name, value in stream.row.parameters.items():
+        found = np.asarray(again.row.parameters[name])
+        assert found.dtype == compute
+        np.testing.assert_array_equal(found, np.asarray(value, compute))
