@@ -1,3 +1,3 @@
-"""Define the version of the package, which records it in the files that it writes."""
+"""Define the version of the package."""
 
 __version__ = "0.2.0"

@@ -163,7 +163,7 @@ def test_commands_run(page, tmp_path):
     entered = [line for block in blocks(page, "sh", "console") if JOB not in block for line in lines(block)]
     script = "\n".join(line for line in entered if runs(line))
     if ".zarr" in script:
-        pytest.importorskip("tensorstore", reason="TensorStore is not installed (extra `storage`)")
+        pytest.importorskip("zarr", reason="zarr-python is not installed (extra `storage`)")
     if page == "tour":
         # The Python code of the page writes this file first.
         write = "import jax, jax_von_mises as j; j.write_samples('angles.npy', jax.random.key(0), .5, 4., 3_000_000)"
