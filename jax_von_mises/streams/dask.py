@@ -10,7 +10,6 @@ This module requires Dask: ``pip install "jax_von_mises[dask]"``.
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,6 @@ try:
     # This absolute import finds the library, not this module.
     import dask.array as da
     from dask.base import tokenize
-    from dask.highlevelgraph import HighLevelGraph
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "dask":
         raise
@@ -101,7 +99,6 @@ def sample(
     request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
-    parameters = [_chunked(value, compute, sizes, cuts) for value in given.values()]
     drawing = Drawing(
         str(jax.random.key_impl(key)),
         np.asarray(jax.random.key_data(key)).tobytes(),
@@ -109,16 +106,16 @@ def sample(
         request.dtype.name,
         request.route,
     )
-    name = f"von-mises-{tokenize(drawing, cuts, *(getattr(each, 'name', each) for each in parameters))}"
-    firsts = [list(itertools.accumulate(cut, initial=0)) for cut in cuts]
-    graph: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for index in itertools.product(*(range(len(cut)) for cut in cuts)):
-        start = tuple(first[i] for first, i in zip(firsts, index, strict=True))
-        size = tuple(cut[i] for cut, i in zip(cuts, index, strict=True))
-        graph[name, *index] = (drawing, start, size, *(_block(each, index) for each in parameters))
-    dependencies = [each for each in parameters if isinstance(each, da.Array)]
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=dependencies)
-    return da.Array(layers, name, cuts, meta=np.empty((0,) * len(sizes), request.dtype))
+    parameters = [_chunked(value, compute, sizes, cuts) for value in given.values()]
+    empty = np.empty((0,) * len(sizes), request.dtype)
+    return da.map_blocks(
+        drawing, *parameters, chunks=cuts, dtype=request.dtype, meta=empty, name=_name(drawing, cuts, parameters)
+    )
+
+
+def _name(drawing: "Drawing", cuts: object, parameters: list[Any]) -> str:
+    """Return the name of an array in Dask's graphs, which is the same for equal arguments."""
+    return f"von-mises-{tokenize(drawing, cuts, *(getattr(each, 'name', each) for each in parameters))}"
 
 
 def is_weak(value: Any) -> bool:
@@ -154,14 +151,6 @@ def _chunked(value: Any, compute: np.dtype, shape: tuple[int, ...], chunks: tupl
     return da.rechunk(da.asarray(value), ours).astype(compute)
 
 
-def _block(value: Any, index: tuple[int, ...]) -> Any:
-    """Return the key of the parameter's chunk that belongs to a chunk of the result; return a number unchanged."""
-    if not isinstance(value, da.Array):
-        return value
-    index = index[len(index) - value.ndim :]
-    return value.name, *(i if count > 1 else 0 for i, count in zip(index, value.numblocks, strict=True))
-
-
 @dataclasses.dataclass(frozen=True)
 class Drawing:
     """Function that draws the chunks of one array."""
@@ -174,9 +163,11 @@ class Drawing:
     dtype: str
     route: str
 
-    def __call__(self, start: tuple[int, ...], size: tuple[int, ...], loc: Any, concentration: Any) -> np.ndarray:
-        """Return the box of `size` that begins at `start`."""
+    def __call__(self, loc: Any, concentration: Any, block_info: Any = None) -> np.ndarray:
+        """Return the chunk whose place in the array Dask describes."""
         dtype = np.dtype(jax.numpy.dtype(self.dtype))
+        ends = block_info[None]["array-location"] if self.shape else []
+        start, size = tuple(first for first, _ in ends), tuple(end - first for first, end in ends)
         if 0 in size:
             return np.empty(size, dtype)
         # A run extends over the last cut axis and all axes after it.

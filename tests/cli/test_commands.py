@@ -354,7 +354,7 @@ def test_existing_file_is_kept_replaced_or_continued(sample, tmp_path):
 
 
 FAILURES = [
-    (OSError(28, "No space left on device"), 1, "error: No space left on device; "),
+    (OSError(28, "No space left on device"), 1, "error: a.npy: No space left on device; "),
     (MemoryError(), 1, "error: out of memory; "),
     (RuntimeError("INTERNAL: no device"), 1, "error: RuntimeError: INTERNAL: no device; "),
     (KeyboardInterrupt(), 130, "error: interrupted; "),

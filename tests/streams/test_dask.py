@@ -114,15 +114,12 @@ def test_xarray():
 
 
 def test_graph_is_small():
-    """The graph has one task per chunk. A single pickled task, including the key, takes less than 400 bytes."""
+    """The graph has one task per chunk. A single pickled task, including the key, takes less than 800 bytes."""
     angles = jvm_dask.sample(KEY, 0.5, 4.0, (10**6, 10**6), chunks=(10_000, 10_000))
     graph = dict(angles.__dask_graph__())
     assert len(graph) == angles.npartitions == 10_000
-    drawing, *rest = graph[angles.name, 99, 98]
-    assert (rest[0], rest[1]) == ((990_000, 980_000), (10_000, 10_000))
-    assert len(drawing.key) == 8
-    assert len(pickle.dumps(graph[angles.name, 99, 98])) < 400
-    assert len(pickle.dumps(graph)) < 150 * len(graph)
+    assert len(pickle.dumps(graph[angles.name, 99, 98])) < 800
+    assert len(pickle.dumps(graph)) < 200 * len(graph)
 
 
 def test_positions_beyond_32_bits():
