@@ -240,7 +240,9 @@ def numbers(text: str) -> np.ndarray:
                 values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write a byte order mark
         values = values.astype(np.float64, casting="same_kind") if values.dtype.kind in "fiu" else values
     except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error).split(";")[0]  # the rest advises callers of NumPy
+        reason = getattr(error, "strerror", None) or "not a .npy file of numbers"
+        if text.lower().endswith(".csv") and isinstance(error, ValueError):
+            reason = str(error).split(";")[0]  # the rest advises callers of NumPy
         raise refuse(f"{text}: {reason}; give one number per line without a header, or a .npy file of floats") from None
     if values.dtype != np.float64 or values.ndim > 1 or values.size == 0:
         raise refuse(f"{text}: holds {values.dtype} of shape {values.shape}; give a list of one or more real numbers")
@@ -273,18 +275,26 @@ def parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     if pairs:
         if loc.size != 2 or concentration.size != 2:
             raise BadArgument("give two numbers for --loc and for --concentration, one for each angle of a pair")
+        if options.correlation is not None and options.correlation.size != 1:
+            raise BadArgument("give one number for --correlation")
         concentration = np.append(concentration, 0.0 if options.correlation is None else options.correlation)
     if sphere and concentration.ndim:
         raise BadArgument("--distribution von-mises-fisher takes one --concentration")
     compute = np.float64 if options.dtype == "float64" else np.float32
-    for option, values in (("--mean-direction" if sphere else "--loc", loc), ("--concentration", concentration)):
+    given = {
+        "--mean-direction" if sphere else "--loc": loc,
+        "--concentration": concentration[:2] if pairs else concentration,
+        "--correlation": concentration[2:] if pairs else zero,
+    }
+    for option, values in given.items():
         if np.any(np.isfinite(values) & (np.abs(values) > np.finfo(compute).max)):
             raise BadArgument(f"{option}: a number is beyond the range of {compute.__name__}; use --dtype float64")
     loc, concentration = (np.asarray(values, compute) for values in (loc, concentration))
     try:
         summary.check(options.distribution, loc, concentration)
     except ValueError as error:
-        raise BadArgument(re.sub(r"^\w+: (concentration|loc|correlation) ", r"--\1 ", str(error))) from None
+        text = re.sub(r"^\w+: ", "", str(error))
+        raise BadArgument(re.sub(r"(?:^|(?<= and ))(concentration|loc|correlation)(?= )", r"--\1", text)) from None
     return loc, concentration
 
 
@@ -304,6 +314,9 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
         context = multiprocessing.get_context("spawn")
         given = context.Value("i", 0), options.workers
         with futures.ProcessPoolExecutor(options.workers, context, start_worker, given) as pool:
+            with interrupts_later():
+                for _ in range(options.workers):
+                    pool.submit(os.getpid)  # starts a worker
             yield pool
         return
     try:
@@ -316,9 +329,24 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
     try:
         client = Client(None if file else options.scheduler, **file)
     except Exception as error:  # distributed may raise any exception if a file does not describe a scheduler
-        raise Failure(f"--scheduler {options.scheduler}: no scheduler answers there ({error})") from error
+        raise Failure(
+            f"--scheduler {options.scheduler}: no scheduler answers there ({type(error).__name__}: {error})"
+        ) from error
     with client:
         yield client.get_executor()
+
+
+@contextlib.contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Block interrupts. Processes started here inherit that, so that their imports are not interrupted."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def start_worker(started: Any, count: int) -> None:
@@ -346,8 +374,11 @@ def end_with_parent() -> None:
 
 def run_sample(options: argparse.Namespace) -> int:
     """Run the command ``sample``."""
+    part, parts = (0, 1) if options.parts is None else (options.part, options.parts)
     if (options.part is None) != (options.parts is None):
         raise BadArgument("--part and --parts go together: give the number of this part and the number of parts")
+    if options.repair and not options.resume:
+        raise BadArgument("--repair needs --resume")
     loc, concentration = parameters(options)
     try:
         key = jax.random.key(options.seed, impl=options.key_impl)
@@ -375,8 +406,8 @@ def run_sample(options: argparse.Namespace) -> int:
                 resume=options.resume,
                 force=options.force,
                 repair=options.repair,
-                part=options.part or 0,
-                parts=options.parts or 1,
+                part=part,
+                parts=parts,
                 executor=executor,
                 progress=None if options.quiet else progress,
                 distribution=options.distribution,
@@ -435,7 +466,8 @@ def report(
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}" + f", {written.kept} kept" * (written.kept > 0)
     part = f"part {options.part} of {options.parts}: " if options.parts else ""
     if written.kept and not written.drawn:
-        lines = [f"{part}{written.out} is already complete; nothing was drawn"]
+        what = f"{written.out} is already complete" if written.finished else "all of its blocks exist"
+        lines = [f"{part}{what}; nothing was drawn"]
     else:
         total = summary.Summary(options.distribution, loc, concentration)
         draws = rows * total.columns // total.components
@@ -457,7 +489,7 @@ def run_verify(options: argparse.Namespace) -> int:
     except writer.Damaged as error:
         raise Failure(str(error)) from error
     except ValueError as error:
-        raise BadArgument(str(error)) from error
+        raise BadArgument(str(error).replace("out=", "")) from error
     again = f"; drawn again and equal: {', '.join(map(str, found['redrawn']))}" if found["redrawn"] else ""
     if found["blocks"] and not found["redrawn"]:
         again = "; none drawn again, since this machine draws other last digits"
@@ -513,9 +545,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadArgument as error:
         return fail(2, prefix, error, error.__cause__)
     except OSError as error:
-        return fail(1, prefix, f"{error.filename or ''}: {error.strerror}" if error.strerror else error, error)
-    except (ImportError, MemoryError) as error:
-        return fail(1, prefix, error or "out of memory", error)
+        return fail(1, prefix, ": ".join(filter(None, (error.filename, error.strerror))) or error, error)
+    except MemoryError as error:
+        return fail(1, prefix, f"out of memory: {error}".rstrip(": "), error)
+    except ImportError as error:
+        return fail(1, prefix, error, error)
     except Failure as error:
         return fail(1, prefix, error, error.__cause__)
     except KeyboardInterrupt as error:
@@ -542,6 +576,6 @@ def fail(code: int, prefix: str, reason: object, error: BaseException | None = N
     text = "; ".join([str(reason).rstrip("."), *getattr(error, "__notes__", [])])
     text = re.sub(r"^(write_samples|verify_samples|warmup|diagnose): ", "", text)
     for argument, option in IN_OPTIONS.items():
-        text = text.replace(argument, option)
+        text = re.sub(rf"(?<![\w-]){argument}", option, text)
     print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
     return code

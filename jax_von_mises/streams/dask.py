@@ -173,7 +173,7 @@ class Drawing:
         # A run extends over the last cut axis and all axes after it.
         cut = max((axis for axis in range(len(size)) if size[axis] < self.shape[axis]), default=0)
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(size))]
-        first = np.array(sum(i * stride for i, stride in zip(start, strides, strict=True)), np.uint64)
+        first: Any = np.array(sum(i * stride for i, stride in zip(start, strides, strict=True)), np.uint64)
         for axis in range(cut):
             first = first[..., None] + np.arange(size[axis], dtype=np.uint64) * np.uint64(strides[axis])
         first, length = first.reshape(-1), math.prod(size[cut:])
