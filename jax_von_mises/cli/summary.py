@@ -37,8 +37,8 @@ def check(distribution: str, loc: np.ndarray, concentration: np.ndarray) -> None
     limit = LARGEST_LOC[loc.dtype.name]
     if np.any(np.abs(loc) > limit):
         raise ValueError(
-            f"VonMises: loc is beyond {limit:.0f} or -{limit:.0f}, where neighbouring {loc.dtype.name} numbers are more "
-            "than a radian apart."
+            f"VonMises: loc is beyond {limit:.0f} or -{limit:.0f}, where neighbouring {loc.dtype.name} numbers are "
+            "more than a radian apart."
         )
 
 
