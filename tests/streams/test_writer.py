@@ -225,6 +225,8 @@ def test_interrupted_and_resumed(interrupted, angles, tmp_path):
     """An interrupted target is not finished; the resumed run writes the same bytes as an uninterrupted one."""
     out = interrupted
     assert not finished(out)
+    with pytest.raises(FileNotFoundError):
+        read(out)
     with pytest.raises(FileNotFoundError, match="there is no finished"):
         jax_von_mises.verify_samples(out)
     assert write(out, resume=True, block_rows=77)[3:] == (6, 4, True)
