@@ -4,6 +4,7 @@ Block i is a pure function of the plan and i. The set of finished blocks is ther
 draws the missing ones, and drawing a block twice does no harm.
 """
 
+import errno
 import functools
 import json
 import math
@@ -15,6 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from jax_von_mises.streams.stream import FORMAT, Stream
+
+# The beginning of each identity.
+MARK = '{"format": "jax_von_mises stream '
 
 # Rows at the beginning of a stream whose checksum stands in the plan. They show whether a machine draws the same last
 # digits as the one that started the run.
@@ -162,7 +166,12 @@ def write_block(task: Task, block: int) -> tuple[int, str]:
 
 def check_block(task: Task, block: tuple[int, str]) -> tuple[int, bool]:
     """Return a block, which is given with its checksum, and whether it is damaged."""
-    return block[0], target_of(task).damaged(*block)
+    try:
+        return block[0], target_of(task).damaged(*block)
+    except OSError as error:
+        if error.errno != errno.EIO:  # a bad sector is a damaged block
+            raise
+        return block[0], True
 
 
 def each(

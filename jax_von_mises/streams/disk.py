@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 
 try:
@@ -31,13 +32,12 @@ def read(name: str, size: int = -1) -> bytes | None:
 
 def temporary(name: str) -> str:
     """Return a new name in the same directory that `is_temporary`."""
-    folder, file = os.path.split(name)
-    return os.path.join(folder, f".{file}.{secrets.token_hex(8)}.tmp")
+    return os.path.join(os.path.dirname(name), f".{secrets.token_hex(8)}.jax_von_mises")
 
 
 def is_temporary(file: str) -> bool:
     """Return whether a file has a name that `put` gives to unfinished ones."""
-    return file.startswith(".") and file.endswith(".tmp")
+    return re.fullmatch(r"\.[0-9a-f]{16}\.jax_von_mises", file) is not None
 
 
 def put(name: str, data: bytes | memoryview) -> None:
@@ -47,14 +47,29 @@ def put(name: str, data: bytes | memoryview) -> None:
         with open(unfinished, "xb", buffering=0) as file:
             write_at(file.fileno(), 0, data)
             os.fsync(file)
-        with contextlib.suppress(FileNotFoundError):  # `finish` of another writer has removed it as a leftover
-            os.replace(unfinished, name)
+        os.replace(unfinished, name)
+    except FileNotFoundError:
+        if not os.path.lexists(name):
+            raise FileNotFoundError(f"{name}: was removed while it was written") from None
+        put(name, data)  # `finish` of another writer has removed it as a leftover
     except BaseException:
         with contextlib.suppress(OSError):  # raise the first error, not this one
             os.unlink(unfinished)
         raise
-    if not os.path.lexists(name):
-        raise FileNotFoundError(f"{name}: was removed while it was written")
+
+
+def create(name: str, data: bytes) -> None:
+    """Write a file as `put` does, unless there is one by now."""
+    unfinished = temporary(name)
+    put(unfinished, data)
+    try:
+        os.link(unfinished, name)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        os.replace(unfinished, name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unfinished)
 
 
 def write_at(descriptor: int, offset: int, data: bytes | memoryview) -> None:

@@ -11,6 +11,7 @@ The log begins with the plan, and has a line with the number and the CRC-32 of e
 its line is. Only the caller writes the log; workers write blocks.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -20,10 +21,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from jax_von_mises.streams import disk
-from jax_von_mises.streams.blocks import Found, Plan
+from jax_von_mises.streams.blocks import MARK, Found, Plan
 
-# The beginning of each log.
-MARK = b'{"format": "jax_von_mises stream '
 LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})")
 # Stands in the log of a run that replaces a file.
 REPLACES = b"replaces"
@@ -49,7 +48,8 @@ class Log(NamedTuple):
         if content is None:
             return None
         head, end, lines = content.partition(b"\n")
-        if not (head if end else head[: len(MARK)]).startswith(MARK if end else MARK[: len(head)]):
+        mark = MARK.encode()
+        if not (head.startswith(mark) or (not end and mark.startswith(head))):
             raise FileExistsError(f"{name}: was not written by this package; move it away, or choose another name")
         # An incomplete line, where a process or machine stopped, does not match.
         matches = [match for match in map(LINE.fullmatch, lines.split(b"\n")) if match]
@@ -73,6 +73,7 @@ class NpyFile:
         self.path, self.plan = path, plan
         self.partial, self.log, self.partial_log = names_of(path)
         self.lines: BinaryIO | None = None  # the log, open and locked
+        self.held: BinaryIO | None = None  # the log of the file that is replaced, locked
 
     @classmethod
     def found(cls, path: str) -> Found:
@@ -93,7 +94,11 @@ class NpyFile:
     def was_renamed(self, log: Log) -> bool:
         """Return whether a run was stopped after renaming the file and before removing its log."""
         complete = len(log.blocks) == self.plan.blocks and not os.path.lexists(self.partial)
-        return complete and os.path.lexists(self.path) and self.is_sound(self.path)
+        if not (complete and os.path.lexists(self.path) and self.is_sound()):
+            return False
+        # Without the partial file, the old file of the same shape may still be there.
+        last = self.plan.blocks - 1
+        return last < 0 or not log.replaces or not self._differs(self.path, last, log.blocks[last])
 
     def header(self) -> bytes:
         """Return the ``.npy`` header, padded to a page."""
@@ -108,12 +113,13 @@ class NpyFile:
         """Return the position of a row in the file, in bytes."""
         return PAGE + row * self.plan.row_bytes
 
-    def is_sound(self, name: str) -> bool:
-        """Return whether a file has the header and the size that the plan implies."""
-        with open(name, "rb") as file:
-            return file.read(PAGE) == self.header() and os.fstat(file.fileno()).st_size == self.offset(
-                self.plan.shape[0]
-            )
+    def is_ours(self) -> bool:
+        """Return whether the finished file has the header that the plan implies."""
+        return disk.read(self.path, PAGE) == self.header()
+
+    def is_sound(self) -> bool:
+        """Return whether the finished file has the header and the size that the plan implies."""
+        return self.is_ours() and os.path.getsize(self.path) == self.offset(self.plan.shape[0])
 
     def place(self) -> tuple[str, str]:
         """Return the names of the array and of its log; raise OSError if there is no log of this plan."""
@@ -142,20 +148,25 @@ class NpyFile:
         if found.finished and not replace:
             self._lock(self.place()[1])
             return
+        if os.path.lexists(self.log):
+            self._lock(self.log)  # a repair of the finished file
+            self.held, self.lines = self.lines, None
         log = self._lock(self.partial_log, os.O_CREAT)
         head, end, _ = log.read().partition(b"\n")
         if end and not replace and head.decode() != self.plan.text:
             raise FileExistsError(f"{self.path}: another run was started at the same time; choose another name")
         fresh = replace or not end or not os.path.lexists(self.partial)
         if fresh:
+            before = Log.read(self.partial_log)
+            replace = replace or bool(before and before.replaces)
             os.ftruncate(log.fileno(), 0)
             self._append(self.plan.text, *[REPLACES.decode()] * (replace and os.path.lexists(self.path)))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.partial)  # workers of an earlier run may write to it
         else:
             self._append("")  # ends an incomplete line
         descriptor = disk.open_here(self.partial, os.O_RDWR | os.O_CREAT)
         try:
-            if fresh:
-                os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, self.offset(self.plan.shape[0]))
             disk.write_at(descriptor, 0, self.header())
             os.fsync(descriptor)
@@ -185,6 +196,7 @@ class NpyFile:
         offset = self.offset(self.plan.span(block)[0])
         stored = self.plan.stored(rows).reshape(-1).view(np.uint8)
         try:
+            self.place()  # after opening: a run that replaces this one makes a new file
             disk.write_at(descriptor, offset, stored.data)
             os.fsync(descriptor)
             if hasattr(os, "posix_fadvise"):  # leave the system's cache to other programs
@@ -210,9 +222,12 @@ class NpyFile:
 
     def damaged(self, block: int, expected: str) -> bool:
         """Return whether the checksum of a block differs from the `expected` one."""
+        return self._differs(self.place()[0], block, expected)
+
+    def _differs(self, name: str, block: int, expected: str) -> bool:
         first, count = self.plan.span(block)
         crc, left = 0, self.offset(first + count) - self.offset(first)
-        with open(self.place()[0], "rb", buffering=0) as file:
+        with open(name, "rb", buffering=0) as file:
             file.seek(self.offset(first))
             while left and (piece := file.read(min(left, PIECE))):  # it may be cut off
                 crc, left = zlib.crc32(piece, crc), left - len(piece)
@@ -221,28 +236,31 @@ class NpyFile:
     def finish(self) -> bool:
         """Give the file its name, which takes effect at once, and put its log next to it; return True."""
         folder = os.path.dirname(self.path)
-        if os.path.lexists(self.partial):
+        ours = self.place()[1] == self.partial_log
+        if ours and os.path.lexists(self.partial):
             log = Log.read(self.partial_log)
             if os.path.lexists(self.path) and not (log and log.replaces):
                 raise FileExistsError(f"{self.path}: appeared while its angles were drawn; move it away, and resume")
             os.replace(self.partial, self.path)
             disk.sync_directory(folder)
         # Workers finish blocks in any order; the log of the file lists them by number.
-        lines = "".join(f"{block} {crc}\n" for block, crc in sorted(self.done().items()))
-        if disk.read(self.log) != (content := f"{self.plan.text}\n{lines}".encode()):
+        known = self.done()
+        lines = "".join(f"{block} {crc}\n" for block, crc in sorted(known.items()))
+        if len(known) == self.plan.blocks and disk.read(self.log) != (content := f"{self.plan.text}\n{lines}".encode()):
             disk.put(self.log, content)
-        if os.path.lexists(self.partial_log):
+        if ours:
             os.unlink(self.partial_log)
         disk.sync_directory(folder)
         return True
 
     def check(self) -> list[int]:
         """Return the finished file's blocks that are not in its log; raise OSError if its header or size is wrong."""
-        if not self.is_sound(self.path):
+        if not self.is_sound():
             raise OSError(f"{self.path}: does not have the header and the size that its log implies")
         return sorted(set(range(self.plan.blocks)) - self.done().keys())
 
     def close(self) -> None:
         """Release the lock."""
-        if self.lines is not None:
-            self.lines.close()
+        for log in (self.lines, self.held):
+            if log is not None:
+                log.close()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -193,7 +194,7 @@ def write_samples(
     if executor and kind is NpyFile and plan.blocks > 1 and NpyFile(out, plan).offset(plan.block_rows) % PAGE:
         raise ValueError(
             f"{CALLER}: block_rows={plan.block_rows} splits pages of {PAGE} bytes between blocks, which workers on "
-            "several machines would overwrite. Give a multiple of 4096, or write a .zarr store."
+            "several machines would overwrite. Give a multiple of 4096, leave out the executor, or write a .zarr store."
         )
     run = WriteRun(kind, out, plan, stream, executor, progress, split_evenly(plan.blocks, parts, part))
     return run.write(found, force, repair)
@@ -217,7 +218,10 @@ class WriteRun:
 
     def write(self, found: Found, force: bool, repair: bool) -> Written:
         """Draw the blocks that are missing, and those that are damaged if `repair` is true."""
-        before = {} if force else self.kind(self.out, self.plan).done()
+        target = self.kind(self.out, self.plan)
+        if isinstance(target, NpyFile) and found.finished and not force and not target.is_ours():
+            raise FileExistsError(f"{self.out}: is not the file that its .blocks describes; move it away")
+        before = {} if force else target.done()
         kept = [block for block in self.share if block in before]
         self.check_room([block for block in self.share if block not in before], force)
         if repair:
@@ -237,27 +241,30 @@ class WriteRun:
             try:
                 if todo or not self.plan.blocks or (found.exists and not found.finished):
                     target.begin(found, force and found.exists)
-                self.progress(kept)
+                done, share = self.plan.rows(kept), self.plan.rows(self.share)
+                self.progress(done, share)
                 for block, crc in self.results(target, todo, drawing):
                     target.record(block, crc)
-                    kept.append(block)
-                    self.progress(kept)
+                    done += self.plan.span(block)[1]
+                    self.progress(done, share)
                 finished = target.finish()
             except BaseException as error:
                 if isinstance(error, OSError) and error.errno is not None and error.filename is None:
                     error.filename = self.out
                 with contextlib.suppress(OSError):
-                    if done := len(target.done()):
-                        error.add_note(f"{done} of {self.plan.blocks} blocks are finished; continue with resume=True")
+                    if finished_blocks := len(target.done()):
+                        error.add_note(
+                            f"{finished_blocks} of {self.plan.blocks} blocks are finished; continue with resume=True"
+                        )
                 raise
         return Written(
             self.out, self.plan.shape, self.plan.dtype.name, len(todo), len(self.share) - len(todo), finished
         )
 
-    def progress(self, done: list[int]) -> None:
+    def progress(self, done: int, total: int) -> None:
         """Report the finished rows."""
         if self.report is not None:
-            self.report(self.plan.rows(done), self.plan.rows(self.share))
+            self.report(done, total)
 
     def task(self) -> Task:
         """Return the task of the workers."""
@@ -310,7 +317,8 @@ def rows_of(stream: Stream, total: int, block_rows: int | None, old: Plan | None
         while total * stream.width > numbers * USUAL_BLOCKS:
             numbers *= 2
         block_rows = max(1, numbers // max(stream.width, 1))
-        block_rows -= block_rows % PAGE if block_rows > PAGE else 0  # complete pages of the disk
+        item = 4 if stream.dtype.name == "bfloat16" else stream.dtype.itemsize
+        block_rows += -block_rows % (PAGE // math.gcd(PAGE, stream.width * item))  # complete pages of the disk
     return max(1, min(block_rows, total))
 
 

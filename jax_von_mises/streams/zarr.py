@@ -21,9 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from jax_von_mises.streams import disk
-from jax_von_mises.streams.blocks import Found, Plan
+from jax_von_mises.streams.blocks import MARK, Found, Plan
 
 METADATA, IDENTITY = "zarr.json", "stream.json"
+# Stands at the end of the plan of a store that is being removed.
+REMOVED = b"\n"
 BLOCK = re.compile(r"c\.([0-9]+)((?:\.0)*)")
 # Bytes that readers decode at a time; a larger block becomes a shard of several chunks.
 CHUNK = 2**26
@@ -40,6 +42,9 @@ class Keys(Protocol):
 
     def put(self, name: str, data: bytes | memoryview) -> None:
         """Set a key in one step."""
+
+    def create(self, name: str, data: bytes) -> None:
+        """Set a key in one step, unless it exists."""
 
     def delete(self, name: str) -> None:
         """Remove a key, if it is there."""
@@ -69,6 +74,13 @@ class Folder:
         """Write a file."""
         disk.put(os.path.join(self.path, name), data)
 
+    def create(self, name: str, data: bytes) -> None:
+        """Write a file, unless it exists."""
+        os.makedirs(self.path, exist_ok=True)
+        disk.create(os.path.join(self.path, name), data)
+        self.sync()
+        disk.sync_directory(os.path.dirname(os.path.abspath(self.path)))
+
     def delete(self, name: str) -> None:
         """Remove a file."""
         with contextlib.suppress(FileNotFoundError):
@@ -90,6 +102,8 @@ class Bucket:
                 'Zarr stores need zarr-python and fsspec: pip install "jax_von_mises[storage]".'
             ) from error
         self.system, self.path = url_to_fs(url.rstrip("/"))
+        if "file" in self.system.protocol:  # whose files are not written in one step
+            raise ValueError(f"write_samples: out={url!r} is on a local disk; give its path.")
 
     def names(self) -> list[str]:
         """Return the names of all objects."""
@@ -109,6 +123,11 @@ class Bucket:
     def put(self, name: str, data: bytes | memoryview) -> None:
         """Write an object."""
         self.system.pipe_file(f"{self.path}/{name}", bytes(data))
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write an object, unless it exists."""
+        if self.get(name) is None:
+            self.put(name, data)
 
     def delete(self, name: str) -> None:
         """Remove an object."""
@@ -139,8 +158,8 @@ class ZarrStore:
         import_zarr()
         keys = keys_of(path)
         names = [name for name in keys.names() if not disk.is_temporary(name)]
-        text = keys.get(IDENTITY)
-        return Found(bool(names), None if text is None else text.decode(errors="replace"), METADATA in names)
+        text = (keys.get(IDENTITY) or b"").decode(errors="replace")
+        return Found(bool(names), text.strip() if text.startswith(MARK) else None, METADATA in names)
 
     def _encoder(self) -> Any:
         """Return an array in memory, which encodes and decodes blocks and metadata."""
@@ -169,6 +188,8 @@ class ZarrStore:
 
     def done(self) -> dict[int, str]:
         """Return the finished blocks. Their checksums are in the blocks themselves."""
+        if (self.keys.get(IDENTITY) or b"").strip() != self.plan.text.encode():
+            return {}
         matches = filter(None, map(BLOCK.fullmatch, self.keys.names()))
         numbers = {int(match[1]) for match in matches if match[0] == self.key(int(match[1]))}
         return dict.fromkeys(sorted(number for number in numbers if number < self.plan.blocks), "")
@@ -179,10 +200,10 @@ class ZarrStore:
             self._remove()
         elif found.text is None and found.exists:
             raise FileExistsError(f"{self.path}: was not written by this package; move it away")
-        if isinstance(self.keys, Folder):
-            os.makedirs(self.path, exist_ok=True)
-        if self.keys.get(IDENTITY) is None:
-            self.keys.put(IDENTITY, self.plan.text.encode())
+        text = self.plan.text.encode()
+        self.keys.create(IDENTITY, text)
+        if self.keys.get(IDENTITY) == text + REMOVED:
+            self.keys.put(IDENTITY, text)
         self._must_be_ours()
         if found.finished and len(self.done()) < self.plan.blocks:
             self.keys.delete(METADATA)  # a block was lost, so readers must not find the array
@@ -195,14 +216,22 @@ class ZarrStore:
         if other or (names and IDENTITY not in names):
             what = ", ".join(other[:5]) or "no stream.json"
             raise FileExistsError(f"{self.path}: holds {what}, so it is not only of this package; move it away")
-        for name in (METADATA, *blocks, IDENTITY):
-            self.keys.delete(name)
+        if not names:
+            return
+        self.keys.delete(METADATA)
+        # From here on, late writers of the old stream take back their blocks.
+        self.keys.put(IDENTITY, (self.keys.get(IDENTITY) or b"").strip() + REMOVED)
+        for name in self.keys.names():
+            if BLOCK.fullmatch(name) or disk.is_temporary(name):
+                self.keys.delete(name)
+        self.keys.delete(IDENTITY)
 
     def _must_be_ours(self) -> None:
         """Raise OSError if the store holds another plan."""
         if self.keys.get(IDENTITY) != self.plan.text.encode():
             raise FileNotFoundError(
-                f"{self.path}: no longer belongs to this run, since it was removed or replaced by another stream"
+                f"{self.path}: no longer belongs to this run: it was removed or replaced by another stream, or this "
+                "process does not see it under that name"
             )
 
     def put(self, block: int, rows: np.ndarray) -> str:
@@ -250,7 +279,7 @@ class ZarrStore:
         if len(self.done()) < self.plan.blocks:
             return False
         self._must_be_ours()
-        if self.keys.get(METADATA) is None:
+        if self._wrong_metadata():
             self.keys.sync()
             self.keys.put(METADATA, self.memory[METADATA].to_bytes())
             self.keys.sync()
@@ -261,14 +290,21 @@ class ZarrStore:
 
     def check(self) -> list[int]:
         """Return the finished store's missing blocks; raise OSError if its metadata describe another array."""
-        found = json.loads(self.keys.get(METADATA) or b"{}")
+        if wrong := self._wrong_metadata():
+            raise OSError(f"{self.path}: its metadata {wrong}; resume=True with repair=True writes them again")
+        return sorted(set(range(self.plan.blocks)) - self.done().keys())
+
+    def _wrong_metadata(self) -> str:
+        """Return how the stored metadata differ from those of the array, to which others may have added attributes."""
         ours = json.loads(self.memory[METADATA].to_bytes())
+        try:
+            found = json.loads(self.keys.get(METADATA) or b"{}")
+        except ValueError:
+            return "are not JSON"
         for name in ("shape", "data_type", "chunk_grid", "chunk_key_encoding"):
             if found.get(name) != ours[name]:
-                raise OSError(
-                    f"{self.path}: its metadata give {name} {found.get(name)}, but its plan implies {ours[name]}"
-                )
-        return sorted(set(range(self.plan.blocks)) - self.done().keys())
+                return f"give {name} {found.get(name)}, but its plan implies {ours[name]}"
+        return ""
 
     def close(self) -> None:
         """Do nothing, since nothing is open or locked."""

@@ -23,7 +23,7 @@ from tests import children
 from tests.streams.test_writer import Stop, contents, damage, finished, read, stop_after, write
 
 ROWS, BLOCKS = 1_000, 3
-CHANGES = ("write", "replace", "unlink", "fsync", "ftruncate", "makedirs", "mkdir")
+CHANGES = ("write", "replace", "link", "unlink", "fsync", "ftruncate", "makedirs", "mkdir")
 OLD, NEW = 1.0, 0.5  # the locations of two streams
 
 

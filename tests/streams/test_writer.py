@@ -599,7 +599,7 @@ def test_late_writer_of_another_stream_notices(tmp_path, monkeypatch, kind, mome
 
 
 def test_block_that_another_writer_finishes_meanwhile(tmp_path, monkeypatch):
-    """`finish` removes unfinished files, and their writers find that the block is there."""
+    """`finish` removes unfinished files, whose writers write them again."""
     out = tmp_path / "a.zarr"
     replace = os.replace
 
@@ -612,6 +612,157 @@ def test_block_that_another_writer_finishes_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", late)
     assert write(out).finished
     as_alone(out, tmp_path)
+
+
+def test_repair_while_another_part_finishes(tmp_path, monkeypatch):
+    """A repaired block is written although the other part removes its unfinished file."""
+    out = tmp_path / "a.zarr"
+    write(out)
+    damage(out, 9)
+    replace = os.replace
+
+    def late(source, name):
+        if name.endswith("c.9"):
+            monkeypatch.undo()
+            assert write(out, part=0, parts=2).drawn == 0
+        replace(source, name)
+
+    monkeypatch.setattr(os, "replace", late)
+    assert write(out, part=1, parts=2, repair=True).drawn == 1
+    jax_von_mises.verify_samples(out)
+
+
+def test_repair_and_force_of_one_file(tmp_path):
+    """A repair does not give the file's name to an unfinished file of another run."""
+    out = tmp_path / "a.npy"
+    write(out)
+    for options in ({"resume": True}, {"resume": True, "repair": True}):
+        damage(out, 5)
+
+        def second(done, total, options=options):
+            if done == 3_000:
+                with pytest.raises((BlockingIOError, ValueError)):
+                    write(out, **options)
+
+        write(out, loc=1.0, force=True, progress=second)
+        jax_von_mises.verify_samples(out)
+        write(out, force=True)
+    late = npy.NpyFile(str(out), Plan(npy.NpyFile.found(str(out)).text))
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=True, progress=stop_after(3))
+    before = out.read_bytes()
+    assert late.finish()  # of a run that began before
+    assert out.read_bytes() == before
+    write(out, loc=1.0, resume=True)
+    as_alone(out, tmp_path, loc=1.0)
+
+
+def test_late_block_while_the_store_is_removed(tmp_path, monkeypatch):
+    out = tmp_path / "a.zarr"
+    write(out)
+    late = stores.ZarrStore(str(out), Plan(stores.ZarrStore.found(str(out)).text))
+    delete = stores.Folder.delete
+
+    def removed(self, name):
+        delete(self, name)
+        if name == "c.9":
+            with pytest.raises(FileNotFoundError, match="no longer belongs to this run"):
+                late.put(7, np.zeros(1_000, np.float32))
+
+    monkeypatch.setattr(stores.Folder, "delete", removed)
+    write(out, loc=1.0, force=True)
+    as_alone(out, tmp_path, loc=1.0)
+
+
+def test_two_streams_that_start_together(tmp_path, monkeypatch):
+    """The second one does not replace the plan of the first."""
+    out, create = tmp_path / "a.zarr", disk.create
+
+    def slow(name, data):
+        monkeypatch.undo()
+        write(out, loc=1.0, part=0, parts=2)
+        create(name, data)
+
+    monkeypatch.setattr(disk, "create", slow)
+    with pytest.raises(FileNotFoundError, match="no longer belongs to this run"):
+        write(out, part=1, parts=2)
+    write(out, loc=1.0, resume=True)
+    as_alone(out, tmp_path, loc=1.0)
+
+
+def test_file_of_others_beside_a_list_of_blocks(tmp_path):
+    """A file that replaced ours is not repaired."""
+    out = tmp_path / "a.npy"
+    write(out)
+    np.save(out, np.zeros(10_000))
+    before = out.read_bytes()
+    for options in ({"resume": True}, {"resume": True, "repair": True}):
+        with pytest.raises(FileExistsError, match=r"is not the file that its \.blocks describes"):
+            write(out, **options)
+    assert out.read_bytes() == before
+
+
+def test_old_file_is_not_taken_for_the_new_one(tmp_path):
+    """The partial file of a run that replaces a file is lost after its last block."""
+    out = tmp_path / "a.npy"
+    write(out)
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=True, progress=stop_after(10))
+    os.unlink(f"{out}.partial")
+    assert write(out, loc=1.0, resume=True).drawn == 10
+    as_alone(out, tmp_path, loc=1.0)
+
+
+def test_metadata_are_written_again(tmp_path):
+    out = tmp_path / "a.zarr"
+    for text in ("{", "", json.dumps({"zarr_format": 3, "node_type": "group"})):
+        write(out, force=True)
+        (out / "zarr.json").write_text(text)
+        with pytest.raises(OSError, match="its metadata "):
+            jax_von_mises.verify_samples(out)
+        assert write(out, resume=True).drawn == 0
+        jax_von_mises.verify_samples(out)
+    as_alone(out, tmp_path)
+
+
+def test_stores_and_files_of_others_with_our_names(tmp_path):
+    """Neither a store with another stream.json is removed, nor a file whose name looks like a temporary one."""
+    out = tmp_path / "a.zarr"
+    out.mkdir()
+    for name in ("stream.json", "c.0"):
+        (out / name).write_text('{"camera": 1}')
+    before = contents(out)
+    for options in ({}, {"resume": True}, {"force": True}):
+        with pytest.raises(FileExistsError):
+            write(out, **options)
+    assert contents(out) == before
+    shutil.rmtree(out)
+    with pytest.raises(Stop):
+        write(out, progress=stop_after(1))
+    (out / ".notes.tmp").write_text("of the user")
+    write(out, resume=True)
+    assert (out / ".notes.tmp").read_text() == "of the user"
+
+
+def test_bad_sector_is_a_damaged_block(out, monkeypatch):
+    write(out)
+    real = writer.kind_of("test", str(out))
+    damaged = real.damaged
+
+    def unreadable(self, block, expected):
+        if block == 4:
+            raise OSError(errno.EIO, "Input/output error")
+        return damaged(self, block, expected)
+
+    monkeypatch.setattr(real, "damaged", unreadable)
+    with pytest.raises(writer.Damaged, match="block 4"):
+        jax_von_mises.verify_samples(out)
+    assert write(out, resume=True, repair=True).drawn == 1
+
+
+def test_long_names(tmp_path):
+    for kind in KINDS:
+        assert write(tmp_path / f"{'a' * 200}.{kind}", 10).finished
 
 
 # Disks and arguments
@@ -649,6 +800,11 @@ def test_invalid_arguments(tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         write(tmp_path / "a.npy", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_url_of_a_local_disk():
+    with pytest.raises(ValueError, match="is on a local disk; give its path"):
+        write("local:///tmp/a.zarr")
 
 
 def test_name_of_another_kind(tmp_path):
