@@ -39,7 +39,18 @@ def test_import_is_light():
     program = "import jax, sys; before = set(sys.modules); import jax_von_mises; print(*(set(sys.modules) - before))"
     new = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     roots = {name.split(".")[0] for name in new}
-    assert not roots & {"scipy", "matplotlib", "tqdm", "numpyro", "tensorstore", "torch", "pandas"}
+    assert not roots & {
+        "scipy",
+        "matplotlib",
+        "tqdm",
+        "numpyro",
+        "tensorstore",
+        "torch",
+        "pandas",
+        "zarr",
+        "fsspec",
+        "dask",
+    }
 
 
 def test_numpyro_is_optional(monkeypatch):

@@ -31,6 +31,7 @@ from jax_von_mises.cli import summary
 from jax_von_mises.runtime.doctor import PLATFORMS
 from jax_von_mises.sampling import sampler
 from jax_von_mises.streams import disk, writer
+from jax_von_mises.streams.stream import split_evenly
 from jax_von_mises.version import __version__
 
 __all__ = ["entry", "main"]
@@ -357,7 +358,7 @@ def start_worker(started: Any, count: int) -> None:
         number, started.value = started.value, started.value + 1
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        share = cores[number * len(cores) // count : (number + 1) * len(cores) // count]
+        share = [cores[i] for i in split_evenly(len(cores), count, number)]
         os.sched_setaffinity(0, share or [cores[number % len(cores)]])
     if cards := environment.nvidia_gpus():
         jax.config.update("jax_cuda_visible_devices", str(number % cards))
@@ -384,14 +385,7 @@ def run_sample(options: argparse.Namespace) -> int:
         key = jax.random.key(options.seed, impl=options.key_impl)
     except ValueError as error:
         raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
-    bar: Any = None
-
-    def progress(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None:
-            bar = progress_bar(done, total)
-        bar.update(done - bar.n)
-
+    progress = Progress(options.quiet)
     began = time.monotonic()
     with open_executor(options) as executor, jax.enable_x64(options.dtype == "float64"):
         try:
@@ -409,7 +403,7 @@ def run_sample(options: argparse.Namespace) -> int:
                 part=part,
                 parts=parts,
                 executor=executor,
-                progress=None if options.quiet else progress,
+                progress=progress,
                 distribution=options.distribution,
             )
         except writer.Damaged as error:
@@ -421,37 +415,42 @@ def run_sample(options: argparse.Namespace) -> int:
         except Exception as error:  # of a device, of a lost worker, or of the scheduler
             raise Failure(f"{type(error).__name__}: {error}") from error
         finally:
-            if bar is not None:
-                bar.close()
+            progress.close()
         if not options.quiet:
             seconds = time.monotonic() - began
-            print("\n".join(report(options, written, loc, concentration, bar.n - bar.first, seconds)))
+            print("\n".join(report(options, written, loc, concentration, progress.drawn, seconds)))
     return 0
 
 
-def progress_bar(done: int, total: int) -> Any:
-    """Return a progress bar on stderr, with rate and time left, if tqdm is installed."""
-    try:
-        from tqdm import tqdm as kind
-    except ImportError:
-        kind = Count
-    bar = kind(initial=done, total=total, unit=" rows", unit_scale=True, file=sys.stderr, mininterval=0.5)
-    bar.first = done
-    return bar
+class Progress:
+    """Show the finished rows on stderr, with rate and time left, if tqdm is installed; count those of this run."""
 
+    def __init__(self, quiet: bool):
+        self.quiet, self.bar = quiet, None
+        self.before: int | None = None
+        self.drawn = 0
 
-class Count:
-    """Count rows as tqdm does, without a display."""
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` rows are finished."""
+        if self.before is None:
+            self.before = done
+            self.bar = self._bar(done, total)
+        if self.bar is not None:
+            self.bar.update(done - self.before - self.drawn)
+        self.drawn = done - self.before
 
-    def __init__(self, initial: int, **_: object):
-        self.n = initial
-
-    def update(self, rows: int) -> None:
-        """Add `rows`."""
-        self.n += rows
+    def _bar(self, done: int, total: int) -> Any:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return None
+        options = {"unit": " rows", "unit_scale": True, "file": sys.stderr, "mininterval": 0.5}
+        return tqdm(initial=done, total=total, disable=self.quiet, **options)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Close the display."""
+        if self.bar is not None:
+            self.bar.close()
 
 
 def report(
@@ -465,19 +464,19 @@ def report(
     """Return the lines of the summary: what was drawn, its comparison with the distribution, and what was written."""
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}" + f", {written.kept} kept" * (written.kept > 0)
     part = f"part {options.part} of {options.parts}: " if options.parts else ""
+    sums = summary.Summary(options.distribution, loc, concentration)
     if written.kept and not written.drawn:
         what = f"{written.out} is already complete" if written.finished else "all of its blocks exist"
         lines = [f"{part}{what}; nothing was drawn"]
     else:
-        total = summary.Summary(options.distribution, loc, concentration)
-        draws = rows * total.columns // total.components
+        draws = rows * sums.columns // sums.components
         lines = [
-            f"{part}drew {draws:,} {total.draws} ({blocks}) in {seconds:.2f} s: {options.dtype}, seed {options.seed}",
+            f"{part}drew {draws:,} {sums.draws} ({blocks}) in {seconds:.2f} s: {options.dtype}, seed {options.seed}",
             f"{draws / seconds / 1e6:.3g} million per second, including compilation and writing",
         ]
     if not written.finished:
         return [*lines, f"{written.out}: not complete yet; the last part to finish completes it"]
-    lines += summary.lines(written.out, options.distribution, loc, concentration)
+    lines += sums.of_file(written.out)
     size = disk.readable(math.prod(written.shape) * np.dtype(written.dtype).itemsize)
     return [*lines, f"{written.out}: {size}, shape {written.shape}, {written.dtype}"]
 

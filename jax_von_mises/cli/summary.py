@@ -31,26 +31,15 @@ def check(distribution: str, loc: np.ndarray, concentration: np.ndarray) -> None
     if distribution in PAIRS:
         PAIRS[distribution](*loc, *concentration, validate_args=True)
         if np.any(concentration[:2] > LARGEST_OF_PAIRS):
-            raise ValueError(f"VonMises: concentration is above {LARGEST_OF_PAIRS:.0e}, the largest one of pairs.")
+            raise ValueError(f"concentration is above {LARGEST_OF_PAIRS:.0e}, the largest one of pairs.")
     else:
         VonMises(loc, concentration, validate_args=True)
     limit = LARGEST_LOC[loc.dtype.name]
     if np.any(np.abs(loc) > limit):
         raise ValueError(
-            f"VonMises: loc is beyond {limit:.0f} or -{limit:.0f}, where neighbouring {loc.dtype.name} numbers are "
+            f"loc is beyond {limit:.0f} or -{limit:.0f}, where neighbouring {loc.dtype.name} numbers are "
             "more than a radian apart."
         )
-
-
-def lines(out: str, distribution: str, loc: np.ndarray, concentration: np.ndarray) -> list[str]:
-    """Return lines that compare the first blocks of a finished file or store with the distribution."""
-    sums = Summary(distribution, loc, concentration)
-    fewer = False
-    for rows in writer.read_blocks(out):
-        if fewer := sums.count * sums.components >= SUMMARISED:
-            break
-        sums.add(rows)
-    return [f"the first {sums.count:,} {sums.draws}:"] * fewer + sums.report() if sums.count else []
 
 
 class Summary:
@@ -76,6 +65,15 @@ class Summary:
         self.count = 0  # of draws
         self.sine = np.zeros(2 if self.pairs else 1)
         self.versine, self.difference = np.zeros_like(self.sine), np.zeros(self.mean.size)
+
+    def of_file(self, out: str) -> list[str]:
+        """Add the first blocks of a finished file or store, and return the lines of `report`."""
+        fewer = False
+        for rows in writer.read_blocks(out):
+            if fewer := self.count * self.components >= SUMMARISED:
+                break
+            self.add(rows)
+        return [f"the first {self.count:,} {self.draws}:"] * fewer + self.report() if self.count else []
 
     def add(self, rows: np.ndarray) -> None:
         """Add rows of the result."""

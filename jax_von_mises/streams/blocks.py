@@ -8,8 +8,9 @@ import errno
 import functools
 import json
 import math
+import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent import futures
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,8 +18,8 @@ import numpy as np
 
 from jax_von_mises.streams.stream import FORMAT, Stream
 
-# The beginning of each identity.
-MARK = '{"format": "jax_von_mises stream '
+# The beginning of each identity, in every version of the format.
+MARK = f'{{"format": "{FORMAT.rstrip("0123456789")}'
 
 # Rows at the beginning of a stream whose checksum stands in the plan. They show whether a machine draws the same last
 # digits as the one that started the run.
@@ -53,19 +54,22 @@ class Plan:
     @classmethod
     def of(cls, stream: Stream, total: int, block_rows: int, first_rows: str) -> "Plan":
         """Return the plan to write rows 0 to ``total - 1`` of a stream."""
-        stored = "float32" if stream.dtype.name == "bfloat16" else stream.dtype.name  # neither format has bfloat16
         return cls(
             json.dumps(
                 {
                     "format": FORMAT,
                     "stream": stream.identity(),
                     "shape": (total, *stream.row_shape),
-                    "dtype": stored,
+                    "dtype": stored_dtype(stream).name,
                     "block_rows": block_rows,
                     "first_rows": first_rows,
                 }
             )
         )
+
+    def with_first_rows(self, checksum: str) -> "Plan":
+        """Return the plan with the checksum of the first rows."""
+        return Plan(json.dumps(self.about | {"first_rows": checksum}))
 
     @classmethod
     def read(cls, name: str, text: str) -> "Plan":
@@ -86,17 +90,26 @@ class Plan:
         """Return the number of rows of some blocks."""
         return sum(self.span(block)[1] for block in blocks)
 
-    def stored(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows as they are stored: contiguous, with the least significant byte first."""
-        return np.ascontiguousarray(rows, self.dtype.newbyteorder("<"))
+    def missing(self, done: Container[int]) -> list[int]:
+        """Return the blocks that are not in `done`."""
+        return [block for block in range(self.blocks) if block not in done]
+
+    def stored(self, rows: np.ndarray) -> memoryview:
+        """Return rows as the bytes that a file holds, with the least significant byte of a number first."""
+        return np.ascontiguousarray(rows, self.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
     def checksum(self, rows: np.ndarray) -> str:
         """Return the CRC-32 of rows, as eight hexadecimal digits."""
-        return f"{zlib.crc32(self.stored(rows).reshape(-1).view(np.uint8).data):08x}"
+        return f"{zlib.crc32(self.stored(rows)):08x}"
 
     def first_rows(self, block: Any) -> str:
         """Return the checksum of the first rows, given block 0 as an array that may be longer."""
         return self.checksum(np.asarray(block)[: min(FIRST_ROWS, self.span(0)[1])])
+
+
+def stored_dtype(stream: Stream) -> np.dtype:
+    """Return the dtype of a stream's file or store. Neither format has bfloat16, whose values float32 holds."""
+    return np.dtype("float32") if stream.dtype.name == "bfloat16" else stream.dtype
 
 
 class Found(NamedTuple):
@@ -111,6 +124,7 @@ class Found(NamedTuple):
 class Target(Protocol):
     """A file or store of one plan: a `NpyFile` or a `ZarrStore`."""
 
+    path: str
     plan: Plan
 
     def put(self, block: int, rows: np.ndarray) -> str:
@@ -128,10 +142,21 @@ class Task(NamedTuple):
     plan: str
 
 
+def task_of(target: Target) -> Task:
+    """Return the task of workers that write or check the blocks of a target."""
+    path = target.path if "://" in target.path else os.path.abspath(target.path)
+    return Task(type(target), path, target.plan.text)
+
+
+def stream_of(plan: Plan) -> Stream:
+    """Return the stream of a plan."""
+    return Stream.from_identity("write_samples", plan.about["stream"])
+
+
 def first_rows(task: Task) -> str:
     """Return the checksum of the first rows, as this process draws them."""
     plan = Plan(task.plan)
-    return plan.first_rows(Stream.from_identity("write_samples", plan.about["stream"]).rows(0, plan.block_rows))
+    return plan.first_rows(stream_of(plan).rows(0, plan.block_rows))
 
 
 @functools.lru_cache(maxsize=4)
@@ -143,9 +168,10 @@ def target_of(task: Task) -> Target:
 @functools.lru_cache(maxsize=2)
 def prepare(task: Task) -> tuple[Target, Stream]:
     """Return the target and the stream of a task, once this process has drawn the first rows of the stream."""
-    plan = Plan(task.plan)
-    must_draw_the_same(task.path, plan, first_rows(task))
-    return target_of(task), Stream.from_identity("write_samples", plan.about["stream"])
+    target = target_of(task)
+    stream = stream_of(target.plan)
+    must_draw_the_same(task.path, target.plan, target.plan.first_rows(stream.rows(0, target.plan.block_rows)))
+    return target, stream
 
 
 def must_draw_the_same(path: str, plan: Plan, found: str) -> None:

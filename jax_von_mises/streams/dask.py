@@ -108,14 +108,8 @@ def sample(
     )
     parameters = [_chunked(value, compute, sizes, cuts) for value in given.values()]
     empty = np.empty((0,) * len(sizes), request.dtype)
-    return da.map_blocks(
-        drawing, *parameters, chunks=cuts, dtype=request.dtype, meta=empty, name=_name(drawing, cuts, parameters)
-    )
-
-
-def _name(drawing: "Drawing", cuts: object, parameters: list[Any]) -> str:
-    """Return the name of an array in Dask's graphs, which is the same for equal arguments."""
-    return f"von-mises-{tokenize(drawing, cuts, *(getattr(each, 'name', each) for each in parameters))}"
+    name = f"von-mises-{tokenize(drawing, cuts, *(getattr(each, 'name', each) for each in parameters))}"
+    return da.map_blocks(drawing, *parameters, chunks=cuts, dtype=request.dtype, meta=empty, name=name)
 
 
 def is_weak(value: Any) -> bool:

@@ -61,13 +61,18 @@ def put(name: str, data: bytes | memoryview) -> None:
 def create(name: str, data: bytes) -> None:
     """Write a file as `put` does, unless there is one by now."""
     unfinished = temporary(name)
-    put(unfinished, data)
     try:
-        os.link(unfinished, name)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        os.replace(unfinished, name)
+        put(unfinished, data)
+        try:
+            os.link(unfinished, name)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without hard links
+            os.replace(unfinished, name)
+    except FileNotFoundError:
+        if not os.path.lexists(name):
+            raise FileNotFoundError(f"{name}: was removed while it was written") from None
+        # Otherwise `finish` of another writer, which had created the file, has removed ours as a leftover.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(unfinished)
 

@@ -83,13 +83,13 @@ class NpyFile:
             disk.must_not_be_a_link(name)
             if os.path.lexists(name) and not os.path.isfile(name):
                 raise FileExistsError(f"{name}: is not a file; move it away, or choose another name")
-        whole, of_the_run, of_the_file = os.path.lexists(path), Log.read(partial_log), Log.read(log)
+        exists, of_the_run, of_the_file = os.path.lexists(path), Log.read(partial_log), Log.read(log)
         if of_the_run and of_the_run.text:
             itself = cls(path, Plan.read(partial_log, of_the_run.text))
             return Found(True, of_the_run.text, itself.was_renamed(of_the_run))
         if of_the_run is None and os.path.lexists(partial):
             raise FileExistsError(f"{partial}: was not written by this package; move it away, or choose another name")
-        return Found(whole, of_the_file.text or None if whole and of_the_file else None, whole)
+        return Found(exists, of_the_file.text or None if exists and of_the_file else None, exists)
 
     def was_renamed(self, log: Log) -> bool:
         """Return whether a run was stopped after renaming the file and before removing its log."""
@@ -194,10 +194,10 @@ class NpyFile:
         data, _ = self.place()
         descriptor = disk.open_here(data, os.O_WRONLY)
         offset = self.offset(self.plan.span(block)[0])
-        stored = self.plan.stored(rows).reshape(-1).view(np.uint8)
+        stored = self.plan.stored(rows)
         try:
             self.place()  # after opening: a run that replaces this one makes a new file
-            disk.write_at(descriptor, offset, stored.data)
+            disk.write_at(descriptor, offset, stored)
             os.fsync(descriptor)
             if hasattr(os, "posix_fadvise"):  # leave the system's cache to other programs
                 os.posix_fadvise(descriptor, offset, stored.nbytes, os.POSIX_FADV_DONTNEED)
@@ -205,7 +205,7 @@ class NpyFile:
             os.close(descriptor)
         # This process may have been suspended, while the run was replaced by that of another stream.
         self.place()
-        return self.plan.checksum(rows)
+        return f"{zlib.crc32(stored):08x}"
 
     def record(self, block: int, crc: str) -> None:
         """Add a finished block to the log."""
@@ -253,11 +253,10 @@ class NpyFile:
         disk.sync_directory(folder)
         return True
 
-    def check(self) -> list[int]:
-        """Return the finished file's blocks that are not in its log; raise OSError if its header or size is wrong."""
+    def check(self) -> None:
+        """Raise OSError if the header or the size of the finished file is wrong."""
         if not self.is_sound():
             raise OSError(f"{self.path}: does not have the header and the size that its log implies")
-        return sorted(set(range(self.plan.blocks)) - self.done().keys())
 
     def close(self) -> None:
         """Release the lock."""

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.streams import blocks, disk
 from jax_von_mises.streams.batches import SampleBatches
-from jax_von_mises.streams.blocks import Found, Plan, Task
+from jax_von_mises.streams.blocks import Found, Plan
 from jax_von_mises.streams.npy import PAGE, NpyFile
 from jax_von_mises.streams.stream import Stream, split_evenly
 from jax_von_mises.streams.zarr import ZarrStore
@@ -225,7 +225,8 @@ class WriteRun:
         kept = [block for block in self.share if block in before]
         self.check_room([block for block in self.share if block not in before], force)
         if repair:
-            damaged = dict(blocks.each(self.executor, blocks.check_block, self.task(), [(i, before[i]) for i in kept]))
+            with_checksums = [(block, before[block]) for block in kept]
+            damaged = dict(blocks.each(self.executor, blocks.check_block, blocks.task_of(target), with_checksums))
             kept = [block for block in kept if not damaged[block]]
         todo = sorted(set(self.share) - set(kept))
         with contextlib.ExitStack() as stack:
@@ -235,8 +236,8 @@ class WriteRun:
                 drawing = SampleBatches(self.stream, spans, self.plan.block_rows, donate=True)
                 stack.callback(drawing.close)
             if todo:
-                self.plan = self.with_first_rows(todo, drawing)
-            target = self.kind(self.out, self.plan)
+                self.plan = self.plan.with_first_rows(self.first_rows(target, todo, drawing))
+                target = self.kind(self.out, self.plan)
             stack.callback(target.close)
             try:
                 if todo or not self.plan.blocks or (found.exists and not found.finished):
@@ -266,28 +267,25 @@ class WriteRun:
         if self.report is not None:
             self.report(done, total)
 
-    def task(self) -> Task:
-        """Return the task of the workers."""
-        return Task(self.kind, self.out if "://" in self.out else os.path.abspath(self.out), self.plan.text)
-
-    def with_first_rows(self, todo: list[int], drawing: SampleBatches | None) -> Plan:
-        """Return the plan with the checksum of the first rows, drawn where the blocks will be drawn."""
+    def first_rows(self, target: NpyFile | ZarrStore, todo: list[int], drawing: SampleBatches | None) -> str:
+        """Return the checksum of the first rows, drawn where the blocks will be drawn."""
+        found: str
         if self.executor is not None:
-            found = self.executor.submit(blocks.first_rows, self.task()).result()
+            found = self.executor.submit(blocks.first_rows, blocks.task_of(target)).result()
         elif drawing is not None and todo[0] == 0:
             found = self.plan.first_rows(drawing.start())  # the block is drawn only once
         else:
             found = self.plan.first_rows(self.stream.rows(0, self.plan.block_rows))
         if self.plan.about["first_rows"]:
             blocks.must_draw_the_same(self.out, self.plan, found)
-        return Plan.of(self.stream, self.plan.shape[0], self.plan.block_rows, found)
+        return found
 
     def results(
         self, target: NpyFile | ZarrStore, todo: list[int], drawing: SampleBatches | None
     ) -> Iterator[tuple[int, str]]:
         """Draw blocks and put them in their places; yield each with its checksum."""
         if drawing is None:
-            yield from blocks.each(self.executor, blocks.write_block, self.task(), todo)
+            yield from blocks.each(self.executor, blocks.write_block, blocks.task_of(target), todo)
             return
         for block, drawn in zip(todo, drawing, strict=True):
             yield block, target.put(block, np.asarray(drawn))
@@ -317,8 +315,8 @@ def rows_of(stream: Stream, total: int, block_rows: int | None, old: Plan | None
         while total * stream.width > numbers * USUAL_BLOCKS:
             numbers *= 2
         block_rows = max(1, numbers // max(stream.width, 1))
-        item = 4 if stream.dtype.name == "bfloat16" else stream.dtype.itemsize
-        block_rows += -block_rows % (PAGE // math.gcd(PAGE, stream.width * item))  # complete pages of the disk
+        row_bytes = stream.width * blocks.stored_dtype(stream).itemsize
+        block_rows += -block_rows % (PAGE // math.gcd(PAGE, row_bytes))  # complete pages of the disk
     return max(1, min(block_rows, total))
 
 
@@ -342,22 +340,12 @@ def must_be_equal(out: str, old: Plan, new: Plan) -> None:
 
 def kind_of(caller: str, out: str) -> type[NpyFile | ZarrStore]:
     """Return the class of the file or store that `out` names."""
-    if is_npy(out):
+    if out.lower().endswith(".npy") and "://" not in out:
         return NpyFile
-    if not is_zarr(out):
+    if not out.lower().rstrip("/").endswith(".zarr"):
         raise ValueError(f"{caller}: out={arguments.safe_repr(out)} must end in .npy, or in .zarr for a Zarr store.")
     arguments.utf8(caller, "out", out, "zarr-python")
     return ZarrStore
-
-
-def is_npy(out: str) -> bool:
-    """Return whether `out` names a ``.npy`` file."""
-    return out.lower().endswith(".npy") and "://" not in out
-
-
-def is_zarr(out: str) -> bool:
-    """Return whether `out` names a Zarr store: a directory, or a URL such as gs://bucket/big.zarr."""
-    return out.lower().rstrip("/").endswith(".zarr")
 
 
 def checked_executor(caller: str, executor: object) -> futures.Executor | None:
@@ -399,26 +387,21 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     caller = "verify_samples"
     out = arguments.path(caller, "out", out)
     executor = checked_executor(caller, executor)
-    kind = kind_of(caller, out)
-    found = kind.found(out)
-    if not found.finished or found.text is None:
-        raise FileNotFoundError(
-            f"{out}: there is no finished {'file with its .blocks' if kind is NpyFile else 'store'} of this name"
-        )
-    plan = Plan.read(out, found.text)
-    target = kind(out, plan)
-    bad = target.check()
-    task = Task(kind, out if "://" in out else os.path.abspath(out), plan.text)
-    bad += [block for block, wrong in blocks.each(executor, blocks.check_block, task, target.done().items()) if wrong]
+    target = open_finished(caller, out)
+    target.check()
+    plan, done = target.plan, target.done()
+    checked = blocks.each(executor, blocks.check_block, blocks.task_of(target), done.items())
+    bad = plan.missing(done) + [block for block, wrong in checked if wrong]
     if bad:
         raise Damaged(f"{caller}: {out}: {mismatch(sorted(bad))}. Repeat the run with resume=True and repair=True.")
-    redrawn = sorted({i * (plan.blocks - 1) // max(REDRAWN - 1, 1) for i in range(REDRAWN)}) if plan.blocks else []
-    stream = Stream.from_identity(caller, plan.about["stream"])
-    if redrawn and plan.first_rows(stream.rows(0, plan.block_rows)) != plan.about["first_rows"]:
-        redrawn = []
+    redrawn = sorted({i * (plan.blocks - 1) // (REDRAWN - 1) for i in range(REDRAWN)}) if plan.blocks else []
+    stream = blocks.stream_of(plan)
     for block in redrawn:
         first, count = plan.span(block)
         drawn = np.asarray(stream.rows(first, plan.block_rows))[:count]
+        if block == 0 and plan.first_rows(drawn) != plan.about["first_rows"]:
+            redrawn = []
+            break
         if plan.checksum(drawn) != plan.checksum(target.read(block)):
             raise Damaged(
                 f"{caller}: {out}: block {block} is not of this stream; another run may have written it. Repeat the "
@@ -430,13 +413,21 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     }
 
 
+def open_finished(caller: str, out: str) -> NpyFile | ZarrStore:
+    """Return a finished file or store; raise FileNotFoundError if there is none, or none of this package."""
+    kind = kind_of(caller, out)
+    found = kind.found(out)
+    if not found.finished or found.text is None:
+        raise FileNotFoundError(
+            f"{out}: there is no finished {'file with its .blocks' if kind is NpyFile else 'store'} of this name"
+        )
+    return kind(out, Plan.read(out, found.text))
+
+
 def read_blocks(out: str) -> Iterator[np.ndarray]:
     """Yield the rows of each block of a finished file or store."""
-    kind = kind_of(CALLER, out)
-    plan = Plan.read(out, kind.found(out).text or "")
-    target = kind(out, plan)
-    for block in range(plan.blocks):
-        yield target.read(block)
+    target = open_finished(CALLER, out)
+    yield from map(target.read, range(target.plan.blocks))
 
 
 def shortened(value: object) -> str:

@@ -200,9 +200,10 @@ class ZarrStore:
             self._remove()
         elif found.text is None and found.exists:
             raise FileExistsError(f"{self.path}: was not written by this package; move it away")
-        text = self.plan.text.encode()
-        self.keys.create(IDENTITY, text)
-        if self.keys.get(IDENTITY) == text + REMOVED:
+        text, stored = self.plan.text.encode(), self.keys.get(IDENTITY)
+        if stored is None:
+            self.keys.create(IDENTITY, text)
+        elif stored == text + REMOVED:
             self.keys.put(IDENTITY, text)
         self._must_be_ours()
         if found.finished and len(self.done()) < self.plan.blocks:
@@ -288,11 +289,10 @@ class ZarrStore:
             self.keys.delete(name)
         return True
 
-    def check(self) -> list[int]:
-        """Return the finished store's missing blocks; raise OSError if its metadata describe another array."""
+    def check(self) -> None:
+        """Raise OSError if the metadata of the finished store describe another array."""
         if wrong := self._wrong_metadata():
             raise OSError(f"{self.path}: its metadata {wrong}; resume=True with repair=True writes them again")
-        return sorted(set(range(self.plan.blocks)) - self.done().keys())
 
     def _wrong_metadata(self) -> str:
         """Return how the stored metadata differ from those of the array, to which others may have added attributes."""

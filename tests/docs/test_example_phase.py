@@ -30,7 +30,7 @@ def test_file_is_resumed_to_the_same_bytes(file):
     path, written, _ = file
     assert (written.kept, written.drawn) == (example.BLOCKS // 2, example.BLOCKS // 2)
     assert example.same_as_uninterrupted(path, jax.random.key(1), ROWS)
-    assert [entry.name for entry in sorted(path.parent.iterdir())] == ["phases.npy", "phases.npy.json"]
+    assert [entry.name for entry in sorted(path.parent.iterdir())] == ["phases.npy", "phases.npy.blocks"]
 
 
 def test_symbol_error_against_scipy():
@@ -96,4 +96,4 @@ def test_main_keeps_the_file_in_the_given_folder(tmp_path, monkeypatch, capsys):
         text = capsys.readouterr().out
         assert f"kept {kept} blocks and drew {example.BLOCKS - kept}" in text
         assert "same bytes as an uninterrupted run: yes" in text
-    assert json.loads((tmp_path / "phases.npy.json").read_text())["shape"] == [2**17, 5]
+    assert json.loads((tmp_path / "phases.npy.blocks").read_text().splitlines()[0])["shape"] == [2**17, 5]

@@ -690,6 +690,21 @@ def test_two_streams_that_start_together(tmp_path, monkeypatch):
     as_alone(out, tmp_path, loc=1.0)
 
 
+@pytest.mark.parametrize("name", ["fsync", "replace", "link"])
+def test_store_finished_by_another_while_this_one_starts(tmp_path, monkeypatch, name):
+    """The other writer removes the unfinished files of this one."""
+    out, operation = tmp_path / "a.zarr", getattr(os, name)
+
+    def slow(*arguments):
+        monkeypatch.undo()
+        write(out)
+        return operation(*arguments)
+
+    monkeypatch.setattr(os, name, slow)
+    write(out, resume=True)
+    as_alone(out, tmp_path)
+
+
 def test_file_of_others_beside_a_list_of_blocks(tmp_path):
     """A file that replaced ours is not repaired."""
     out = tmp_path / "a.npy"
