@@ -233,40 +233,26 @@ def ask(*command: str) -> tuple[str, str | None] | None:
 
 
 def run(command: list[str], timeout: float, environ: dict[str, str] | None = None) -> tuple[int | None, str, str]:
-    """Run a program; return its exit code, None if it was stopped at the timeout, and what it printed.
-
-    A driver that hangs may keep a process from ending, so this waits for its end for a few seconds only.
-    """
+    """Run a program; return its exit code, None if it was stopped at the timeout, and what it printed."""
+    pipe, session, code = subprocess.PIPE, os.name == "posix", None
     child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environ,
-        text=True,
-        errors="replace",
-        start_new_session=os.name == "posix",
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environ, start_new_session=session
     )
     try:
-        out, err = child.communicate(timeout=min(timeout, 1e6))
-        return child.returncode, out, err
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # also the processes that the child started
-            os.killpg(child.pid, signal.SIGKILL) if os.name == "posix" else child.kill()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        try:
-            out, err = child.communicate(timeout=STUCK)
-        except subprocess.TimeoutExpired as stuck:
-            parts = (stuck.stdout, stuck.stderr)
-            out, err = (x.decode(errors="replace") if isinstance(x, bytes) else x or "" for x in parts)
-        return None, out, err
+        printed = child.communicate(timeout=min(timeout, 1e6))
+        code = child.returncode
+    except subprocess.TimeoutExpired as late:
+        printed = late.stdout or b"", late.stderr or b""
     finally:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(STUCK)
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
+        if code is None:
+            with contextlib.suppress(OSError):  # also the processes that the child started
+                os.killpg(child.pid, signal.SIGKILL) if session else child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that hangs may keep it from ending
+                child.wait(STUCK)
+            for file in filter(None, (child.stdout, child.stderr)):
+                file.close()
+    out, err = (text.decode(errors="replace") for text in printed)
+    return code, out, err
 
 
 def nvidia() -> tuple[str | None, tuple[Card, ...], str | None]:
@@ -314,7 +300,7 @@ def probe(timeout: float) -> tuple[tuple[dict[str, Any], ...], str | None, str]:
     if code is not None:
         why = reason(err) or f"exit code {code}" if code else None
     steps = []
-    for found in re.findall(r'\{"step": .*\}$', out, re.M):  # libraries may print other text, even before it on a line
+    for found in re.findall(r'\{"step": .*\}', out):  # libraries may print other text, even before it on a line
         with contextlib.suppress(ValueError):
             steps.append(json.loads(found))
     return tuple(steps), why, err
