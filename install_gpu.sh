@@ -17,7 +17,7 @@ usage: ./install_gpu.sh [--cuda13 | --cuda12 | --rocm | --cpu] [--extras NAMES] 
 Find the GPU, install jax_von_mises with the matching JAX, then draw on every device and compare with the CPU.
 
   --cuda13, --cuda12, --rocm, --cpu    install for this platform, whatever the machine has
-  --extras NAMES    further extras of setup.cfg, separated by commas: --extras bench,docs
+  --extras NAMES    further extras of pyproject.toml, separated by commas: --extras bench,storage
   --venv DIR        virtual environment, created by $PYTHON (default python3) if it is missing;
                     by default the active environment, or else .venv next to this script
   --dry-run         print what was found and chosen, and the commands; change nothing

@@ -25,6 +25,7 @@ html_title = f"{project} {release}"
 html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
+html_logo = "_static/logo.svg"
 html_math_renderer = "mathml"
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]

@@ -12,6 +12,8 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from jax_von_mises.sampling import counter
+
 # Meshes need several devices. Most users have one CPU device, on which programs use other array shapes, so `make test`
 # repeats some tests with CPU_DEVICES=1.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
@@ -26,6 +28,28 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("quick")
+
+
+def known(implementation):
+    """Return whether the installed JAX has keys of a kind; 0.8 to 0.10.1 have fewer than later releases."""
+    try:
+        jax.random.key(0, impl=implementation)
+    except ValueError:
+        return False
+    return True
+
+
+KNOWN = {name: known(name) for name in counter.GENERATORS}
+
+
+def pytest_runtest_setup(item):
+    """Skip a test that has a kind of key among its parameters, or in its marker `needs_key`, that JAX lacks."""
+    marker = item.get_closest_marker("needs_key")
+    parameters = getattr(item, "callspec", None)
+    values = [*(marker.args if marker else ()), *(parameters.params.values() if parameters else ())]
+    for value in values:
+        if isinstance(value, str) and not KNOWN.get(value, True):
+            pytest.skip(f"JAX {jax.__version__} has no keys of the kind {value}")
 
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
@@ -45,6 +69,25 @@ def pytest_collection_modifyitems(items):
 def key(request):
     """Return a random key derived from the test's full name and parameters, so that tests draw different words."""
     return jax.random.key(zlib.crc32(request.node.nodeid.encode()))
+
+
+COMPILED = []
+
+
+def count_compilation(name, seconds, **_):
+    if name == "/jax/core/compile/backend_compile_duration":
+        COMPILED.append(seconds)
+
+
+jax.monitoring.register_event_duration_secs_listener(count_compilation)
+
+
+@pytest.fixture
+def compiled():
+    """Return a list that grows with each program that JAX compiles or loads from disk during the test."""
+    jax.random.key(0)  # compile the programs that make a key now, so that they do not count
+    COMPILED.clear()
+    return COMPILED
 
 
 @pytest.fixture

@@ -115,32 +115,22 @@ def test_streams_and_files(tmp_path):
     assert jvm.write_samples(tmp_path / "angles.npy", KEY, *half, 3).dtype == "float16"
 
 
-def test_programs_compiled_in_advance():
+def test_programs_compiled_in_advance(compiled):
     """After `warmup` with arguments described by `jax.ShapeDtypeStruct`, a call finds its program compiled."""
-    compiled = []
-
-    def count_programs(name, seconds, **_):
-        if name == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
-
     weak = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
     calls = [
         (jax.ShapeDtypeStruct((), jnp.bfloat16), jnp.bfloat16(3), "bfloat16"),
         (weak, jnp.asarray(3.0), "float32"),
     ]
-    jax.monitoring.register_event_duration_secs_listener(count_programs)
-    try:
-        for described, argument, dtype in calls:
-            shape = (5, *described.shape)
-            (program,) = runtime.warmup(shape, loc=described, concentration=described, key=KEY)
-            assert program.dtype == dtype
-            compiled.clear()
-            assert jvm.sample_von_mises(KEY, argument, argument, shape).dtype == dtype
-            assert not compiled, dtype
-        half = jax.ShapeDtypeStruct((), jnp.float16)
-        assert runtime.warmup((7,), loc=weak, concentration=half, key=KEY)[0].dtype == "float16"
-    finally:
-        jax.monitoring.unregister_event_duration_listener(count_programs)
+    for described, argument, dtype in calls:
+        shape = (5, *described.shape)
+        (program,) = runtime.warmup(shape, loc=described, concentration=described, key=KEY)
+        assert program.dtype == dtype
+        compiled.clear()
+        assert jvm.sample_von_mises(KEY, argument, argument, shape).dtype == dtype
+        assert not compiled, dtype
+    half = jax.ShapeDtypeStruct((), jnp.float16)
+    assert runtime.warmup((7,), loc=weak, concentration=half, key=KEY)[0].dtype == "float16"
 
 
 FAR = 1e300

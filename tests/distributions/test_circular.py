@@ -127,19 +127,20 @@ def test_log_density_that_closes_over_traced_values(wide):
         return CircularDistribution(von_mises, 0.0, kappa, wide=wide).log_prob(0.3)
 
     exact = float(np.cos(0.3) - special.i1e(2.0) / special.i0e(2.0))
-    assert float(jax.jit(jax.grad(by_closure))(2.0)) == pytest.approx(exact, abs=1e-6)
-    assert float(jax.grad(by_parameter)(2.0)) == pytest.approx(exact, abs=1e-6)
+    bound = 1e-6 if jax.__version_info__ >= (0, 10, 2) else 1e-5
+    assert float(jax.jit(jax.grad(by_closure))(2.0)) == pytest.approx(exact, abs=bound)
+    assert float(jax.grad(by_parameter)(2.0)) == pytest.approx(exact, abs=bound)
 
     def by_complex(parts):
         c = jax.lax.complex(*parts)
         density = CircularDistribution(lambda x: jnp.real(c * jnp.exp(jax.lax.complex(0 * x, -x))), wide=wide)
         return density.log_prob(0.3)
 
-    assert float(jax.grad(by_complex)(jnp.array([2.0, 0.0]))[0]) == pytest.approx(exact, abs=1e-6)
+    assert float(jax.grad(by_complex)(jnp.array([2.0, 0.0]))[0]) == pytest.approx(exact, abs=bound)
     if wide:
         assert float(jax.jvp(by_closure, (2.0,), (1.0,))[1]) == pytest.approx(exact, abs=1e-6)
         each = jax.vmap(jax.grad(by_closure))(jnp.array([2.0, 5.0]))
-        assert float(each[0]) == pytest.approx(exact, abs=1e-6)
+        assert float(each[0]) == pytest.approx(exact, abs=bound)
 
 
 def test_products_of_matrices():

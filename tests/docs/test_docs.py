@@ -7,16 +7,17 @@ run; only their names and options are checked against the programs that they cal
 """
 
 import ast
-import configparser
 import contextlib
 import doctest
 import importlib.util
 import io
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -203,9 +204,8 @@ def help_of(module):
 
 def test_commands_are_valid():
     """All commands, even those that cannot run here, are valid according to their program's parser or --help text."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    extras = set(setup["options.extras_require"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = set(project["project"]["optional-dependencies"])
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     counts = {}
     for page, command in commands():
@@ -305,6 +305,7 @@ def test_links_lead_to_files():
 def test_the_citation_has_the_version():
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", text, re.M) == [jax_von_mises.__version__]
+    assert json.loads((ROOT / "codemeta.json").read_text(encoding="utf-8"))["version"] == jax_von_mises.__version__
 
 
 def test_statements_of_the_readme_match_the_results():

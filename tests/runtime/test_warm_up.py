@@ -7,21 +7,6 @@ import pytest
 from jax_von_mises import runtime, sample_block, sample_von_mises
 
 
-@pytest.fixture
-def compiled():
-    """Return a list that grows with each program that JAX compiles or loads from disk during the test."""
-    events = []
-
-    def count(name, seconds, **_):
-        if name == "/jax/core/compile/backend_compile_duration":
-            events.append(seconds)
-
-    jax.random.key(0)  # `warmup` makes a key; compile its programs now, so that they do not count
-    jax.monitoring.register_event_duration_secs_listener(count)
-    yield events
-    jax.monitoring.unregister_event_duration_listener(count)
-
-
 def test_nothing_is_left_to_compile(key, compiled):
     many = np.linspace(1, 3, 7, dtype=np.float32)
     programs = runtime.warmup([40_001, (5, 7), None], ("float32", "bfloat16"), key=key, concentration=many[:1])

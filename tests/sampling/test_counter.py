@@ -55,6 +55,7 @@ def test_random123_known_answers(cipher, words, key_words, digits, answer):
     assert tuple(int(word) for word in output) == answer
 
 
+@pytest.mark.needs_key("philox4x32")
 def test_philox4x32_is_the_cpp_sequence():
     """C++26 requires draw 10000 of a default-constructed std::philox4x32 to be 1955073260."""
     key = random.wrap_key_data(jnp.array([20111115, 0], jnp.uint32), impl="philox4x32")
@@ -166,6 +167,7 @@ def test_angles_of_an_axis_longer_than_32_bits(key):
     np.testing.assert_array_equal(late, expected)
 
 
+@pytest.mark.needs_key("threefry4x32")
 def test_foreign_generators_use_their_own_bits():
     """The random bits of an unknown key implementation provide the key words of threefry4x32."""
     from jax.extend import random as extend

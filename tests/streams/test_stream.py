@@ -171,6 +171,7 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.needs_key("philox4x32")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize(("distribution", "loc", "concentration"), FAMILIES)
 def test_streams_are_made_again_from_their_identity(dtype, distribution, loc, concentration):

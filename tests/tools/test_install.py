@@ -128,7 +128,7 @@ def test_machines(machine, system, driver, capabilities, agents, platform, says)
     machine.program("uname", f"echo {system}")
     machine.gpus(driver, capabilities, agents)
     before = set(machine.path.rglob("*"))
-    process = machine.run("--dry-run", "--venv", "it's here", "--extras", "bench,docs")
+    process = machine.run("--dry-run", "--venv", "it's here", "--extras", "bench,storage")
     assert process.returncode == 0, process.stderr
     assert machine.done() == []
     assert set(machine.path.rglob("*")) - {machine.log} == before
@@ -139,7 +139,7 @@ def test_machines(machine, system, driver, capabilities, agents, platform, says)
     assert chosen == f"# chosen: {platform}, in {machine.path}/it's here"
     place = f"'{machine.path}/it'\\''s here"
     bin, exe = ("Scripts", ".exe") if system.startswith("MINGW") else ("bin", "")
-    extras = "cli,bench,docs" if platform == "cpu" else f"cli,{platform},bench,docs"
+    extras = "cli,bench,storage" if platform == "cpu" else f"cli,{platform},bench,storage"
     expected = f"""python3 -m venv {place}'
 cd '{machine.clone}'
 {place}/{bin}/python{exe}' -m pip install -e '.[{extras}]'
