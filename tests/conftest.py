@@ -1,6 +1,7 @@
 """Configure all tests: several CPU devices or one, no implicit promotion, and a separate random key per test."""
 
 import collections
+import functools
 import os
 import zlib
 
@@ -30,6 +31,7 @@ hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None
 hypothesis.settings.load_profile("quick")
 
 
+@functools.cache
 def known(implementation):
     """Return whether the installed JAX has keys of a kind; 0.8 to 0.10.1 have fewer than later releases."""
     try:
@@ -39,16 +41,13 @@ def known(implementation):
     return True
 
 
-KNOWN = {name: known(name) for name in counter.GENERATORS}
-
-
 def pytest_runtest_setup(item):
     """Skip a test that has a kind of key among its parameters, or in its marker `needs_key`, that JAX lacks."""
     marker = item.get_closest_marker("needs_key")
     parameters = getattr(item, "callspec", None)
     values = [*(marker.args if marker else ()), *(parameters.params.values() if parameters else ())]
     for value in values:
-        if isinstance(value, str) and not KNOWN.get(value, True):
+        if isinstance(value, str) and value in counter.GENERATORS and not known(value):
             pytest.skip(f"JAX {jax.__version__} has no keys of the kind {value}")
 
 
