@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import secrets
+from collections.abc import Callable
 
 try:
     import fcntl
@@ -42,39 +43,44 @@ def is_temporary(file: str) -> bool:
 
 def put(name: str, data: bytes | memoryview) -> None:
     """Write a file that is on the disk, or does not change, whenever the process or the machine stops."""
+    while not _placed(name, data, os.replace):
+        pass
+
+
+def create(name: str, data: bytes) -> None:
+    """Write a file as `put` does, unless there is one by now."""
+    _placed(name, data, _link)
+
+
+def _placed(name: str, data: bytes | memoryview, place: Callable[[str, str], None]) -> bool:
+    """Write a file and `place` it; return False if `finish` of another writer has removed it as a leftover."""
     unfinished = temporary(name)
     try:
         with open(unfinished, "xb", buffering=0) as file:
             write_at(file.fileno(), 0, data)
             os.fsync(file)
-        os.replace(unfinished, name)
+        place(unfinished, name)
     except FileNotFoundError:
         if not os.path.lexists(name):
             raise FileNotFoundError(f"{name}: was removed while it was written") from None
-        put(name, data)  # `finish` of another writer has removed it as a leftover
+        return False
     except BaseException:
         with contextlib.suppress(OSError):  # raise the first error, not this one
             os.unlink(unfinished)
         raise
+    return True
 
 
-def create(name: str, data: bytes) -> None:
-    """Write a file as `put` does, unless there is one by now."""
-    unfinished = temporary(name)
+def _link(unfinished: str, name: str) -> None:
+    """Give a file the name `name`, unless there is one."""
     try:
-        put(unfinished, data)
-        try:
-            os.link(unfinished, name)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            os.replace(unfinished, name)
-    except FileNotFoundError:
-        if not os.path.lexists(name):
-            raise FileNotFoundError(f"{name}: was removed while it was written") from None
-        # Otherwise `finish` of another writer, which had created the file, has removed ours as a leftover.
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(unfinished)
+        os.link(unfinished, name)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        os.replace(unfinished, name)
+        return
+    os.unlink(unfinished)
 
 
 def write_at(descriptor: int, offset: int, data: bytes | memoryview) -> None:

@@ -697,7 +697,7 @@ def test_store_finished_by_another_while_this_one_starts(tmp_path, monkeypatch, 
 
     def slow(*arguments):
         monkeypatch.undo()
-        write(out)
+        write(out, resume=True)
         return operation(*arguments)
 
     monkeypatch.setattr(os, name, slow)
