@@ -48,7 +48,7 @@ test-gpu-programs: .venv-gpu-programs/installed ## compile draws for an H100 wit
 exactness: .venv-test/installed ## compare millions of angles with their distribution
 	.venv-test/bin/python -m benchmarks.exactness --quick
 guard: .venv-bench/installed ## compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY
-	.venv-bench/bin/python -m benchmarks.performance_benchmark --guard --json guard.json
+	.venv-bench/bin/python -m benchmarks.performance_benchmark --guard $(GUARD)
 lint: .venv-lint/installed ## check style, types, layers and the install script
 	.venv-lint/bin/ruff check
 	.venv-lint/bin/ruff format --check
@@ -70,7 +70,7 @@ install-tests: .venv-test/installed .venv-oldest/installed $(if $(NEWEST),.venv-
 
 .venv-test/installed .venv-oldest/installed .venv-newest/installed: WHAT = -e ".[bench,cli,dask,examples,storage]" --group test
 .venv-oldest/installed: WHAT += jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
-.venv-newest/installed .venv-gpu-programs/installed: override PYTHON = $(NEWEST)
+.venv-newest/installed .venv-gpu-programs/installed: override PYTHON := $(or $(NEWEST),$(PYTHON))
 .venv-docs/installed: WHAT = -e ".[bench,dask,examples]" --group docs
 .venv-lint/installed: WHAT = -e . --group lint
 .venv-bench/installed: WHAT = -e ".[bench]"
