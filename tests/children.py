@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import jax_von_mises
@@ -14,9 +15,14 @@ ROOT = Path(jax_von_mises.__file__).parent.parent
 
 
 def environment(**changes):
-    """Return the environment variables for a child process; variables set to None are removed."""
+    """Return the environment variables for a child process; variables set to None are removed.
+
+    The child uses this process's compilation cache.
+    """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    changed = os.environ | {"PYTHONPATH": path} | changes
+    cache = {"JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir}
+    cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    changed = os.environ | {"PYTHONPATH": path} | cache | changes
     return {name: value for name, value in changed.items() if value is not None}
 
 

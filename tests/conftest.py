@@ -31,6 +31,13 @@ hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None
 hypothesis.settings.load_profile("quick")
 
 
+def pytest_configure(config):
+    """Keep compiled programs in pytest's folder: processes share them, and a second run takes them from there."""
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 @functools.cache
 def known(implementation):
     """Return whether the installed JAX has keys of a kind; 0.8 to 0.10.1 have fewer than later releases."""
@@ -90,11 +97,14 @@ def compiled():
 
 
 @pytest.fixture
-def no_cache_afterwards():
-    """Restore the JAX settings that a compilation cache changes."""
+def no_cache(monkeypatch):
+    """Turn the compilation cache off during a test, which may turn it on as users do."""
     names = ("compilation_cache_dir", "compilation_cache_max_size")
     names += ("persistent_cache_min_compile_time_secs", "persistent_cache_min_entry_size_bytes")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
     yield
     for name, value in before.items():
         jax.config.update(name, value)

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec as P
 
 import jax_von_mises as jvm
@@ -150,24 +149,6 @@ def calls(*modes):
         marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()
         cases += [pytest.param(name, *mode, marks=marks) for mode in ([(m,) for m in modes] or [()])]
     return cases
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs_are_kept(tmp_path_factory):
-    """Keep programs in a cache, since most modes trace functions again but produce the same programs."""
-    changes = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in changes}
-    for name, value in changes.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture

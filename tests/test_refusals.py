@@ -32,7 +32,7 @@ def test_invalid_arguments_get_a_clear_message(tmp_path):
     The calls leave at most a cache directory.
     """
     command = [sys.executable, "-W", "error", "-m", "tests.refusals", str(tmp_path)]
-    environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2")
+    environment = children.environment(XLA_FLAGS=None, JAX_NUM_CPU_DEVICES="2", JAX_COMPILATION_CACHE_DIR=None)
     completed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=children.ROOT, env=environment)
     lines = completed.stdout.splitlines()
     assert completed.returncode == 0, f"after {lines[-1:]}: {completed.stderr}"

@@ -251,6 +251,14 @@ def _joined(before: str, requested: Mapping[str, str | None]) -> str:
     return " ".join([*kept, *(f"--{name}" if text is None else f"--{name}={text}" for name, text in quoted.items())])
 
 
+def _has_string(text: mmap.mmap, name: bytes) -> bool:
+    """Return whether a library contains a name as a C string; in 300 MB, `find` is ten times as fast as `re`."""
+    place = text.find(name + b"\0")
+    while place > 0 and re.match(rb"\w", text[place - 1 : place]):  # the end of a longer name
+        place = text.find(name + b"\0", place + 1)
+    return place >= 0
+
+
 def _must_be_known(names: Mapping[str, object]) -> None:
     """Raise ValueError if the installed jaxlib does not contain the name of a flag.
 
@@ -263,7 +271,7 @@ def _must_be_known(names: Mapping[str, object]) -> None:
         if not unknown:
             return
         with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            unknown = {name for name in unknown if not re.search(rb"(?<!\w)" + name.encode() + rb"\0", text)}
+            unknown = {name for name in unknown if not _has_string(text, name.encode())}
     if unknown:
         raise ValueError(
             f"configure: xla_flags={arguments.safe_repr(', '.join(sorted(unknown)))}: the installed jaxlib "

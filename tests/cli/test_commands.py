@@ -437,7 +437,7 @@ def test_zarr_store(cli, sample, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and owners")
-@pytest.mark.usefixtures("no_cache_afterwards")
+@pytest.mark.usefixtures("no_cache")
 def test_warm_up_fills_the_cache(cli, tmp_path):
     """Programs of all shapes and dtypes are in the given directory, which the last line describes."""
     dtypes = ("--dtype", "float64", "--dtype", "bfloat16")

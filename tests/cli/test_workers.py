@@ -126,7 +126,7 @@ def test_workers(tmp_path, start, alone):
     assert files(tmp_path / "a.zarr") == alone
 
 
-def test_dask_that_is_not_installed_or_does_not_answer(tmp_path, monkeypatch, capsys, no_cache_afterwards):
+def test_dask_that_is_not_installed_or_does_not_answer(tmp_path, monkeypatch, capsys, no_cache):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scheduler.json").write_text("{}")
     for address in ("nonsense", "scheduler.json"):

@@ -24,7 +24,7 @@ import jax
 import pytest
 
 import jax_von_mises
-from docs import architecture, pages, results
+from docs import pages, results
 from jax_von_mises.cli import commands as command_line
 from jax_von_mises.streams import writer
 from tests import children
@@ -44,7 +44,19 @@ JOB = "#SBATCH"
 # Arguments of `jax-von-mises` in lines that are only parsed, since they take too long or need a bucket or shared disk.
 TOO_LONG = re.compile(r"1e1[0-9]|gs://|/shared/|10_000_000")
 # External programs that cannot run here.
-FOREIGN = ("git", "cd", "source", "xprof", "nvidia-smi", "docker", "wget", "pytest")
+FOREIGN = (
+    "git",
+    "cd",
+    "source",
+    "xprof",
+    "nvidia-smi",
+    "docker",
+    "wget",
+    "pytest",
+    "cosmic-ray",
+    "cr-filter-operators",
+    "cr-report",
+)
 # External programs and shell commands that run here.
 COMPANIONS = ("dask", "until", "kill", "wait", "cmp", "ls", "export")
 
@@ -107,7 +119,7 @@ def test_every_block_has_a_tested_language():
         assert not unknown, (page, unknown)
 
 
-@pytest.mark.usefixtures("no_cache_afterwards", "as_users_have_it")
+@pytest.mark.usefixtures("no_cache", "as_users_have_it")
 @pytest.mark.parametrize("page", newcomers_first(with_blocks("python")))
 def test_python_runs(page):
     if page == "runtime":
@@ -261,30 +273,6 @@ def test_examples_of_docstrings(module):
     assert not result.failed
 
 
-def test_job_script_is_a_shell_script():
-    (script,) = (block for block in blocks("many-machines", "sh") if JOB in block)
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-
-
-def test_the_picture_of_the_architecture_has_every_folder():
-    package = ROOT / "jax_von_mises"
-    folders = {path.parent.name for path in package.glob("*/__init__.py")}
-    assert folders == set(architecture.layers()) - {"arguments", "environment"}
-    assert "sampler" in architecture.modules("sampling")
-    assert all(architecture.purpose(layer).endswith(".") for layer in architecture.layers())
-
-
-def test_the_gallery_has_every_example():
-    page = PAGES["gallery"].read_text(encoding="utf-8")
-    names = pages.examples()
-    assert len(names) == 7
-    for name in names:
-        assert f"({name.replace('_', '-')}.md)" in page
-        shown = PAGES[name.replace("_", "-")].read_text(encoding="utf-8")
-        assert f"_static/{name}.svg" in shown
-        assert f"made: output {name}" in shown
-
-
 def test_pages_show_the_committed_results_and_examples():
     """Tables and excerpts of the pages are current; `python -m docs.pages` updates them."""
     pytest.importorskip("matplotlib", reason="Matplotlib is not installed (extra `bench`)")
@@ -306,29 +294,6 @@ def test_the_citation_has_the_version():
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", text, re.M) == [jax_von_mises.__version__]
     assert json.loads((ROOT / "codemeta.json").read_text(encoding="utf-8"))["version"] == jax_von_mises.__version__
-
-
-def test_statements_of_the_readme_match_the_results():
-    """Statements in the README outside its generated tables agree with the results."""
-    text = PAGES["README"].read_text(encoding="utf-8")
-    committed = results.load()
-    speed, grids = committed[results.MACHINE], committed[f"grids-{results.MACHINE}"]
-    assert f"{results.plots.machine_text(speed['environment'])}".split(",")[0] in text
-    counts = {
-        case["count"] for case in speed["cases"] if case["group"] in ("one", "array", "cdf", "log_prob", "gradient")
-    }
-    assert {f"2<sup>{count.bit_length() - 1}</sup>" for count in counts} == set(re.findall(r"2<sup>\d+</sup>", text))
-    errors = {
-        row["peer"]: row["largest"]
-        for row in speed["errors"]
-        if row["task"] == "log_prob" and row["concentration"] == 1e7
-    }
-    assert errors["torch"] > 0.5
-    assert errors["ours"] < 4e-7
-    assert "its relative error is 1, compared with less than 4e-7 here" in text.replace("\n", " ")
-    ratios = [case["results"]["normal"]["ratio"] for case in grids["cases"] if re.search("4x32|philox", case["name"])]
-    assert len(ratios) == 3
-    assert all(0.9 < ratio < 1.3 for ratio in ratios)
 
 
 def reference():
@@ -356,11 +321,3 @@ def test_the_reference_has_every_public_name(module):
     listed = set(re.findall(r"`(?:[\w.]+\.)?(\w+)", PAGES["functions"].read_text(encoding="utf-8")))
     # The tables omit the result classes of `runtime`.
     assert {name for name in public if name[0].islower() or module != "runtime/__init__.py"} <= listed
-
-
-def test_the_reference_is_divided_by_theme():
-    names, pages_of_reference = reference(), {page for page in PAGES if page.startswith("api-")}
-    assert len(names) == len(set(names))
-    overview = PAGES["functions"].read_text(encoding="utf-8")
-    assert pages_of_reference == set(re.findall(r"\((api-[\w-]+)\.md", overview))
-    assert max(len(re.findall("auto(?:function|class)", PAGES[page].read_text())) for page in pages_of_reference) <= 20

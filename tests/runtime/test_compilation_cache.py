@@ -15,7 +15,7 @@ from tests import children
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and owners"),
-    pytest.mark.usefixtures("no_cache_afterwards"),
+    pytest.mark.usefixtures("no_cache"),
 ]
 
 
