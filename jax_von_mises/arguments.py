@@ -482,26 +482,6 @@ def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
-def known_value(caller: str, name: str, value: Any) -> None:
-    """Refuse a parameter with an invalid value; a traced parameter is not checked, since its value is unknown."""
-    if isinstance(value, jax.core.Tracer):
-        return
-    value = np.asarray(value, np.float64)
-    length = np.sum(value * value, -1, keepdims=True) if name == "mean_direction" else 1
-    good, allowed = {
-        "loc": (np.isfinite(value), "finite, in radians"),
-        "concentration": (value >= 0, "at least 0 (inf is allowed)"),
-        "mean_direction": (np.isfinite(value) & (length > 0), "finite, and not the zero vector"),
-        **dict.fromkeys(("phi_loc", "psi_loc", "correlation"), (np.isfinite(value), "finite")),
-        **dict.fromkeys(
-            ("phi_concentration", "psi_concentration"), ((value >= 0) & np.isfinite(value), "at least 0 and finite")
-        ),
-    }[name]
-    if not np.all(good):
-        where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"
-        raise ValueError(f"{caller}: {name} is {value[~good].flat[0]:g}{where}, but must be {allowed}.")
-
-
 def method(caller: str, value: Any, concentration: Any) -> str:
     """Return `value` if it is one of `METHODS` and fits the shape of `concentration`."""
     route = one_of(caller, "method", value, METHODS)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from jax_von_mises.functions import fitting
-from jax_von_mises.numerics import bessel, circle, coefficients, density, piecewise, quantile, tail_integral
+from jax_von_mises.numerics import bessel, circle, coefficients, density, quantile, tail_integral
 from jax_von_mises.sampling import truncated
 
 LANES = 96
@@ -24,7 +24,6 @@ def concentration_switches(dtype):
         bessel.LARGEST_KAPPA,
         coefficients.GUESS_SWITCH,
         coefficients.GUESS64_SWITCH,
-        piecewise.TAIL_GRIDS[dtype if dtype == "float64" else "float32"].wide,
         fitting.NORMAL,
         1.0,
         1e-3,

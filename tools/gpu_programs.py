@@ -67,7 +67,7 @@ def cases():
 
     def draw(implementation, route, dtype="float32"):
         def angles(key, loc, kappa):
-            return sampler.PLAIN.new(DrawRequest(key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), route))
+            return sampler.PROGRAMS.new(DrawRequest(key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), route))
 
         return of_key(implementation, angles)
 

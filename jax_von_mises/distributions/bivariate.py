@@ -11,9 +11,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.base import Parameter, Parametric
 from jax_von_mises.distributions.circular import CircularDistribution
-from jax_von_mises.distributions.pytrees import ByValue, pytree
-from jax_von_mises.distributions.von_mises import VonMises, as_leaf
+from jax_von_mises.distributions.pytrees import pytree
+from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import bivariate as functions
 from jax_von_mises.functions import von_mises
 from jax_von_mises.sampling import bivariate as sampling
@@ -45,9 +46,14 @@ def correlation_of(
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class BivariateVonMises(ByValue):
+class BivariateVonMises(Parametric):
     """Base class of the two models of dependent angles."""
 
+    PARAMETERS = (
+        *(Parameter(name, "real") for name in ("phi_loc", "psi_loc")),
+        *(Parameter(name, "nonnegative and finite") for name in ("phi_concentration", "psi_concentration")),
+        Parameter("correlation", "real"),
+    )
     _REQUEST: ClassVar[type[sampling.PairRequest]]
     phi_loc: ArrayLike
     psi_loc: ArrayLike
@@ -69,50 +75,16 @@ class BivariateVonMises(ByValue):
         # `...` marks an argument that was not given, since None may stand for an array in a pytree.
         correlation = correlation_of(caller, phi_concentration, psi_concentration, correlation, weighted_correlation)
         given = dict(zip(NAMES, (phi_loc, psi_loc, phi_concentration, psi_concentration, correlation), strict=True))
-        for name, value in given.items():
-            object.__setattr__(self, name, as_leaf(caller, name, value))
-        if all(arguments.is_array(x) or isinstance(x, (int, float)) for x in given.values()):
-            arguments.result_shape(caller, None, **self._parameters())
-        if validate_args:
-            for name, value in self._parameters().items():
-                arguments.known_value(caller, name, value)
-
-    def _parameters(self) -> dict[str, Any]:
-        caller = type(self).__name__
-        return {name: arguments.parameter(caller, name, getattr(self, name)) for name in NAMES}
+        self._assign(given, validate_args)
 
     def _of_model(self) -> dict[str, Any]:
         parameters = self._parameters()
         return {name: parameters[name] for name in NAMES[2:]}
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Shape to which the parameters broadcast."""
-        return arguments.result_shape(type(self).__name__, None, **self._parameters())
-
-    @property
-    def event_shape(self) -> tuple[int]:
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one pair, (2,)."""
         return (2,)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The float dtype of samples and densities."""
-        return arguments.float_dtype(type(self).__name__, None, self._parameters().values())
-
-    def _spread(self, value: ArrayLike) -> jax.Array:
-        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
-
-    def broadcast(self) -> Self:
-        """Return the same distribution with all parameters broadcast to ``batch_shape``, for `jax.vmap`.
-
-        See `VonMises.broadcast`.
-        """
-        shape = self.batch_shape
-        phi_loc, psi_loc, k1, k2, r = (
-            jnp.broadcast_to(arguments.as_jax(x), shape) for x in self._parameters().values()
-        )
-        return type(self)(phi_loc, psi_loc, k1, k2, r)
 
     def sample(
         self,
@@ -142,18 +114,9 @@ class BivariateVonMises(ByValue):
             for any parameters. For one set, "auto" uses the table for 2^14 pairs or more (2^15 in float64), and for
             every slice.
         """
-        caller = f"{type(self).__name__}.sample"
-        key = arguments.key_or_seed(caller, key, seed)
-        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
-        request = self._REQUEST.of(caller, key, self._parameters(), shape, start, method)
+        key, shape = self._of_key(key, seed, sample_shape)
+        request = self._REQUEST.of(f"{type(self).__name__}.sample", key, self._parameters(), shape, start, method)
         return sampling.draw_pairs(request)
-
-    def sample_and_log_prob(
-        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
-    ) -> tuple[jax.Array, jax.Array]:
-        """Draw pairs as `sample` does, and return them with the logarithms of their densities."""
-        x = self.sample(seed, sample_shape)
-        return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at pairs of angles along the last axis of `value`, per square radian.
@@ -162,10 +125,6 @@ class BivariateVonMises(ByValue):
         rounding the angles' differences from the locations.
         """
         return functions.log_prob(self._REQUEST.kind, f"{type(self).__name__}.log_prob", value, self._parameters())
-
-    def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density at pairs of angles, per square radian."""
-        return jnp.exp(self.log_prob(value))
 
     def mean(self) -> jax.Array:
         """Return the mean direction of each angle in radians, along a last axis."""

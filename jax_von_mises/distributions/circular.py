@@ -16,6 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.base import Distribution, Parameter, check_values
 from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.numerics import xla
@@ -32,7 +33,7 @@ NODES_PER_PANEL = panels.NODES["float32"]
 
 @pytree("parameters", "closed_over", "points", static=("log_density", "nodes", "wide"))
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class CircularDistribution(ByValue):
+class CircularDistribution(Distribution):
     r"""The distribution of an angle with a density proportional to ``exp(log_density(angle, *parameters))``.
 
     A frozen pytree with the parameters and `points` as leaves, so `jit`, `grad` and `vmap` accept and return it.
@@ -160,15 +161,15 @@ class CircularDistribution(ByValue):
         for field, value in fields.items():
             object.__setattr__(self, field, value)
         if validate_args and not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(self)):
-            check_values(self)
+            check_density(self)
 
     @property
-    def batch_shape(self) -> tuple[()]:
+    def batch_shape(self) -> tuple[int, ...]:
         """Shape of the batch, (); use `jax.vmap` for several sets of parameters."""
         return ()
 
     @property
-    def event_shape(self) -> tuple[()]:
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one angle, ()."""
         return ()
 
@@ -209,26 +210,13 @@ class CircularDistribution(ByValue):
         seed : jax.Array
             Another name for `key`, used by TFP and distrax.
         """
-        caller = "CircularDistribution.sample"
-        key = arguments.key_or_seed(caller, key, seed)
-        result: jax.Array = draw(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
+        result: jax.Array = draw(self, *self._of_key(key, seed, sample_shape))
         return result
-
-    def sample_and_log_prob(
-        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
-    ) -> tuple[jax.Array, jax.Array]:
-        """Draw angles as `sample` does, and return them with the logarithms of their densities."""
-        x = self.sample(seed, sample_shape)
-        return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per radian, which has period 2 pi."""
         result: jax.Array = log_prob(self, *self._values("log_prob", value=value))
         return result
-
-    def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density per radian, which has period 2 pi."""
-        return jnp.exp(self.log_prob(value))
 
     def cdf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
@@ -299,7 +287,7 @@ def checked_density(
     return density, values
 
 
-def check_values(distribution: CircularDistribution) -> None:
+def check_density(distribution: CircularDistribution) -> None:
     """Raise ValueError if the log density differs between -pi and pi or has no finite normaliser."""
     if not math.isnan(float(distribution.log_normalizer())):
         return
@@ -422,7 +410,7 @@ def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) 
 
 @pytree("distribution", "skewness")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class SineSkewed(ByValue):
+class SineSkewed(Distribution):
     r"""A skewed symmetric distribution of angles, with density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
 
     A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
@@ -477,11 +465,8 @@ class SineSkewed(ByValue):
             )
         object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", skewness))
         self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
-        if validate_args and not isinstance(self.skewness, jax.core.Tracer):
-            bad = np.asarray(self.skewness, np.float64)
-            bad = bad[~(np.abs(bad) <= 1)]
-            if bad.size:
-                raise ValueError(f"SineSkewed: skewness is {bad.flat[0]:g}, but must be in [-1, 1].")
+        if validate_args:
+            check_values("SineSkewed", Parameter("skewness", "share"), self.skewness)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -496,7 +481,7 @@ class SineSkewed(ByValue):
         return batch
 
     @property
-    def event_shape(self) -> tuple[()]:
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one angle, ()."""
         return ()
 
@@ -521,23 +506,12 @@ class SineSkewed(ByValue):
         result: jax.Array = draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
         return result
 
-    def sample_and_log_prob(
-        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
-    ) -> tuple[jax.Array, jax.Array]:
-        """Draw angles as `sample` does, and return them with the logarithms of their densities."""
-        x = self.sample(seed, sample_shape)
-        return x, self.log_prob(x)
-
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per radian, with the accuracy of the distribution's `log_prob`."""
         base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
         given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
         result: jax.Array = skewed_log_prob(self, base, given["value"])
         return result
-
-    def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density per radian, which has period 2 pi."""
-        return jnp.exp(self.log_prob(value))
 
 
 def slant(distribution: SineSkewed, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

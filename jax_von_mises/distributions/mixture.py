@@ -6,7 +6,6 @@
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any
@@ -21,10 +20,11 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
+from jax_von_mises.distributions.base import Distribution, as_leaf
 from jax_von_mises.distributions.bivariate import BivariateVonMises
-from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
-from jax_von_mises.distributions.von_mises import VonMises, as_leaf
+from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.density import valid
@@ -36,7 +36,7 @@ UNROLLED = 16
 
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class Mixture(ByValue):
+class Mixture(Distribution):
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus` or bivariate von Mises distributions.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
@@ -63,11 +63,6 @@ class Mixture(ByValue):
         If neither or both of `logits` and `probs` are given, or for weights or components of an unsupported type, such
         as a list of distributions.
 
-    Warns
-    -----
-    DeprecationWarning
-        For positional arguments, which the next release will reject. The first one is taken as `logits`.
-
     Examples
     --------
     >>> import jax
@@ -83,24 +78,13 @@ class Mixture(ByValue):
 
     def __init__(
         self,
-        *deprecated: Any,
+        *,
         logits: ArrayLike | EllipsisType | None = ...,
         probs: ArrayLike | None = None,
         components: em.Components | EllipsisType = ...,
         validate_args: bool = False,
     ) -> None:
         # `...` marks an argument that was not given, since None may stand for an array in a pytree.
-        if deprecated:
-            warnings.warn(
-                "Mixture: the next release will reject positional arguments, since probabilities can be mistaken for "
-                "logits. Write Mixture(logits=..., components=...) or Mixture(probs=..., components=...).",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            first, *rest = deprecated
-            if logits is not ... or len(rest) > 1 or (rest and components is not ...):
-                raise TypeError("Mixture: an argument is given twice. Give `components`, and `logits` or `probs`.")
-            logits, components = first, rest[0] if rest else components
         if components is ...:
             raise TypeError("Mixture: give `components`, such as a VonMises with an axis of components.")
         if logits is None and probs is not None:
@@ -166,6 +150,10 @@ class Mixture(ByValue):
             logits=jnp.broadcast_to(arguments.as_jax(self.logits), shape),
             components=jax.tree.map(each, self.components),
         )
+
+    def _at(self, index: tuple[Any, ...]) -> "Mixture":
+        whole, index = self.broadcast(), (*index, slice(None))
+        return Mixture(logits=whole.logits[index], components=whole.components._at(index))
 
     def log_weights(self) -> jax.Array:
         """Return the logarithms of the normalised weights, of shape ``batch_shape`` + (components,)."""

@@ -14,7 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.base import Distribution
+from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
 
 
@@ -40,7 +41,7 @@ def shape_of_components(caller: str, components: Any, example: str) -> tuple[int
 
 @pytree("components")
 @dataclasses.dataclass(frozen=True, eq=False)
-class Torus(ByValue):
+class Torus(Distribution):
     """Distribution of points on a torus, with independent angles that have von Mises distributions.
 
     A frozen pytree. Accuracy, derivatives, dtypes and the results for invalid parameters (NaN) are those of `VonMises`.
@@ -69,7 +70,7 @@ class Torus(ByValue):
         return self._shape()[0]
 
     @property
-    def event_shape(self) -> tuple[int]:
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one point, (number of angles,)."""
         return (self._shape()[1],)
 
@@ -96,6 +97,9 @@ class Torus(ByValue):
         See `VonMises.broadcast`.
         """
         return Torus(self._angles().broadcast())
+
+    def _at(self, index: tuple[Any, ...]) -> "Torus":
+        return Torus(self.components._at((*index, slice(None))))
 
     def sample(
         self,
@@ -132,8 +136,7 @@ class Torus(ByValue):
 
     def kl_divergence(self, other: "Torus") -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
-        if not isinstance(other, Torus):
-            raise TypeError(f"Torus.kl_divergence: other={arguments.safe_repr(other)} must be a Torus.")
+        self._same_class("kl_divergence", other)
         if self.event_shape != other.event_shape:
             raise ValueError(
                 f"Torus.kl_divergence: `self` has {self.event_shape[0]} angles and `other` {other.event_shape[0]}, but "

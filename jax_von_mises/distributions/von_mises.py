@@ -2,42 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from jax_von_mises import arguments
-from jax_von_mises.distributions.pytrees import ByValue, pytree
+from jax_von_mises.distributions.base import Parameter, Parametric
+from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.sampling import sampler
 
 
-def is_numbers(value: object) -> bool:
-    """Return whether `value` is a tuple of numbers, not of objects that stand for arrays in a pytree."""
-    try:
-        return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
-    except (TypeError, ValueError):  # for traced numbers, and for arrays of several shapes
-        return False
-
-
-def as_leaf(caller: str, name: str, value: Any) -> Any:
-    """Return a parameter as a leaf of a pytree: numbers in a list or tuple as an array, other values unchanged.
-
-    Text, complex numbers and arrays of unsupported dtypes give TypeError. Other objects may stand for arrays.
-    """
-    if isinstance(value, list) or is_numbers(value):  # a list would itself be a pytree
-        return np.asarray(arguments.parameter(caller, name, value))
-    if isinstance(value, (str, bytes, complex)) or arguments.is_array(value):
-        arguments.parameter(caller, name, value)
-    return value
-
-
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class VonMises(ByValue):
+class VonMises(Parametric):
     r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree, which `jit`, `vmap`, `scan` and `grad` accept and return. Its methods are the functions of this
@@ -81,51 +58,15 @@ class VonMises(ByValue):
     loc: ArrayLike
     concentration: ArrayLike
 
-    def __init__(self, loc: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
-        parameters = {
-            "loc": as_leaf("VonMises", "loc", loc),
-            "concentration": as_leaf("VonMises", "concentration", concentration),
-        }
-        for name, value in parameters.items():
-            object.__setattr__(self, name, value)
-        if all(getattr(x, "shape", ()) and arguments.is_array(x) for x in parameters.values()):
-            arguments.result_shape("VonMises", None, **parameters)
-        if validate_args:
-            for name, value in self._parameters().items():
-                arguments.known_value("VonMises", name, value)
+    PARAMETERS = (Parameter("loc", "angle"), Parameter("concentration", "nonnegative"))
 
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Shape to which `loc` and `concentration` broadcast."""
-        return arguments.result_shape("VonMises", None, **self._parameters())
+    def __init__(self, loc: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
+        self._assign({"loc": loc, "concentration": concentration}, validate_args)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one angle, ()."""
         return ()
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The float dtype of samples and densities."""
-        return arguments.float_dtype("VonMises", None, self._parameters().values())
-
-    def _parameters(self) -> dict[str, Any]:
-        fields = {"loc": self.loc, "concentration": self.concentration}
-        return {name: arguments.parameter("VonMises", name, value) for name, value in fields.items()}
-
-    def _spread(self, value: ArrayLike) -> jax.Array:
-        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
-
-    def broadcast(self) -> "VonMises":
-        """Return the same distribution with both parameters broadcast to ``batch_shape``.
-
-        `jax.vmap` maps over an axis that all arrays of its argument must have. With
-        ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
-        this axis, as in ``VonMises(0.0, jnp.ones(3))``.
-        """
-        shape = self.batch_shape
-        loc, concentration = (jnp.broadcast_to(arguments.as_jax(value), shape) for value in self._parameters().values())
-        return VonMises(loc, concentration)
 
     def sample(
         self,
@@ -146,16 +87,8 @@ class VonMises(ByValue):
         method : {"auto", "direct", "table"}
             See `sample_von_mises`.
         """
-        key = arguments.key_or_seed("VonMises.sample", key, seed)
-        shape = arguments.whole_sizes("VonMises.sample", "sample_shape", sample_shape) + self.batch_shape
+        key, shape = self._of_key(key, seed, sample_shape)
         return sampler.sample_von_mises(key, self.loc, self.concentration, shape, method=method)
-
-    def sample_and_log_prob(
-        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
-    ) -> tuple[jax.Array, jax.Array]:
-        """Draw angles as `sample` does, and return them with the logarithms of their densities."""
-        x = self.sample(seed, sample_shape)
-        return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_prob`."""
@@ -223,14 +156,12 @@ class VonMises(ByValue):
 
     def kl_divergence(self, other: "VonMises") -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
-        if not isinstance(other, VonMises):
-            raise TypeError(f"VonMises.kl_divergence: other={arguments.safe_repr(other)} must be a VonMises.")
+        self._same_class("kl_divergence", other)
         return von_mises.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
 
     def cross_entropy(self, other: "VonMises") -> jax.Array:
         """Return the mean under `self` of -log `other`, in nats."""
-        if not isinstance(other, VonMises):
-            raise TypeError(f"VonMises.cross_entropy: other={arguments.safe_repr(other)} must be a VonMises.")
+        self._same_class("cross_entropy", other)
         return self.entropy() + self.kl_divergence(other)
 
     def standard_errors(self, size: ArrayLike) -> fitting.Estimate:

@@ -2,23 +2,20 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.pytrees import ByValue, pytree
-from jax_von_mises.distributions.von_mises import as_leaf
+from jax_von_mises.distributions.base import Parameter, Parametric
+from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import von_mises_fisher as functions
 from jax_von_mises.sampling import sphere
 
 
 @pytree("mean_direction", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class VonMisesFisher(ByValue):
+class VonMisesFisher(Parametric):
     r"""The von Mises-Fisher distribution of directions, with density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
     A frozen pytree, like `VonMises`. In two dimensions, the sphere is the circle.
@@ -54,20 +51,10 @@ class VonMisesFisher(ByValue):
     mean_direction: ArrayLike
     concentration: ArrayLike
 
-    def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
-        for name, value in {"mean_direction": mean_direction, "concentration": concentration}.items():
-            object.__setattr__(self, name, as_leaf("VonMisesFisher", name, value))
-        if arguments.is_array(self.mean_direction):
-            arguments.dimension("VonMisesFisher", "mean_direction", self.mean_direction)
-            if arguments.is_array(self.concentration):
-                arguments.batch_shape("VonMisesFisher", (), **self._parameters())
-        if validate_args:
-            for name, value in self._parameters().items():
-                arguments.known_value("VonMisesFisher", name, value)
+    PARAMETERS = (Parameter("mean_direction", "direction", 1), Parameter("concentration", "nonnegative"))
 
-    def _parameters(self) -> dict[str, Any]:
-        fields = {"mean_direction": self.mean_direction, "concentration": self.concentration}
-        return {name: arguments.parameter("VonMisesFisher", name, value) for name, value in fields.items()}
+    def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
+        self._assign({"mean_direction": mean_direction, "concentration": concentration}, validate_args)
 
     @property
     def dimension(self) -> int:
@@ -75,34 +62,10 @@ class VonMisesFisher(ByValue):
         return self.event_shape[0]
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Broadcast shape of `concentration` and all but the last axis of `mean_direction`."""
-        return arguments.batch_shape("VonMisesFisher", (), **self._parameters())
-
-    @property
-    def event_shape(self) -> tuple[int]:
+    def event_shape(self) -> tuple[int, ...]:
         """Shape of one direction, (d,)."""
         given = self._parameters()["mean_direction"]
         return (arguments.dimension("VonMisesFisher", "mean_direction", given),)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The float dtype of samples and densities."""
-        return arguments.float_dtype("VonMisesFisher", None, self._parameters().values())
-
-    def _spread(self, value: ArrayLike) -> jax.Array:
-        return jnp.broadcast_to(value, self.batch_shape).astype(self.dtype)
-
-    def _spread_vectors(self, value: ArrayLike) -> jax.Array:
-        return jnp.broadcast_to(value, self.batch_shape + self.event_shape)
-
-    def broadcast(self) -> "VonMisesFisher":
-        """Return the same distribution with both parameters broadcast to the full batch shape, for `jax.vmap`."""
-        given = self._parameters()
-        return VonMisesFisher(
-            self._spread_vectors(arguments.as_jax(given["mean_direction"])),
-            jnp.broadcast_to(arguments.as_jax(given["concentration"]), self.batch_shape),
-        )
 
     def sample(
         self,
@@ -116,17 +79,8 @@ class VonMisesFisher(ByValue):
 
         `seed` is another name for `key`, used by TFP and distrax.
         """
-        caller = "VonMisesFisher.sample"
-        key = arguments.key_or_seed(caller, key, seed)
-        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+        key, shape = self._of_key(key, seed, sample_shape)
         return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape, method=method)
-
-    def sample_and_log_prob(
-        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
-    ) -> tuple[jax.Array, jax.Array]:
-        """Draw directions as `sample` does, and return them with the logarithms of their densities."""
-        x = self.sample(seed, sample_shape)
-        return x, self.log_prob(x)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at unit vectors, per unit area.
@@ -135,17 +89,13 @@ class VonMisesFisher(ByValue):
         """
         return functions.log_prob(value, self.mean_direction, self.concentration)
 
-    def prob(self, value: ArrayLike) -> jax.Array:
-        """Return the density at unit vectors, per unit area."""
-        return jnp.exp(self.log_prob(value))
-
     def mean(self) -> jax.Array:
         """Return the mean vector, whose length is at most 1."""
-        return self._spread_vectors(functions.mean(self.mean_direction, self.concentration))
+        return self._spread(functions.mean(self.mean_direction, self.concentration), self.event_shape)
 
     def mode(self) -> jax.Array:
         """Return the most likely direction."""
-        return self._spread_vectors(functions.mode(self.mean_direction, self.concentration))
+        return self._spread(functions.mode(self.mean_direction, self.concentration), self.event_shape)
 
     def mean_resultant_length(self) -> jax.Array:
         r"""Return the length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`."""
@@ -157,10 +107,7 @@ class VonMisesFisher(ByValue):
 
     def kl_divergence(self, other: "VonMisesFisher") -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
-        if not isinstance(other, VonMisesFisher):
-            raise TypeError(
-                f"VonMisesFisher.kl_divergence: other={arguments.safe_repr(other)} must be a VonMisesFisher."
-            )
+        self._same_class("kl_divergence", other)
         return functions.kl_divergence(
             self.mean_direction, self.concentration, other.mean_direction, other.concentration
         )

@@ -10,7 +10,6 @@ and `scan`, and has first and second derivatives with respect to all arguments (
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
@@ -26,24 +25,18 @@ from jax_von_mises.numerics import bessel, density, quantile, tail_probability, 
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
-from jax_von_mises.numerics.piecewise import lower_tail_by_table
-from jax_von_mises.numerics.sharding import broadcast_sharded, explicit, explicit_sharding
+from jax_von_mises.numerics.sharding import broadcast_sharded, explicit_sharding
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
-# Smallest number of angles for which a table of 6,146 probabilities (28,674 in float64) pays off.
-TAIL_TABLE_MIN_SIZE = 2**17
 P = ParamSpec("P")
 Function = Callable[..., jax.Array]
 
 
-def evaluate(caller: str, function: Function, by_table: Function | None = None, /, **values: ArrayLike) -> jax.Array:
-    """Check the named `values` and compute `function` of them in their common dtype.
-
-    `by_table` computes the same function of (x, loc, concentration) faster for many angles at one concentration.
-    """
+def evaluate(caller: str, function: Function, /, **values: ArrayLike) -> jax.Array:
+    """Check the named `values` and compute `function` of them in their common dtype."""
     arrays, dtype = arguments.parameters(caller, None, **values)
     arguments.result_shape(caller, None, **arrays)
-    result: jax.Array = compiled(function, by_table, tuple(arrays.values()), dtype)
+    result: jax.Array = compiled(function, tuple(arrays.values()), dtype)
     return result
 
 
@@ -58,37 +51,14 @@ def elementwise(function: Callable[P, jax.Array]) -> Callable[P, jax.Array]:
     return checked
 
 
-@functools.partial(jax.jit, static_argnames=("function", "by_table", "dtype"))
-def compiled(function: Function, by_table: Function | None, values: Sequence[ArrayLike], dtype: np.dtype) -> jax.Array:
-    """Promote and broadcast the `values`, compute with `function` or `by_table`, and round to `dtype` once."""
+@functools.partial(jax.jit, static_argnames=("function", "dtype"))
+def compiled(function: Function, values: Sequence[ArrayLike], dtype: np.dtype) -> jax.Array:
+    """Promote and broadcast the `values`, compute with `function`, and round to `dtype` once."""
     compute = arguments.compute_dtype(dtype)
     arrays = [jnp.asarray(value, compute) for value in values]
     shape = lax.broadcast_shapes(*(array.shape for array in arrays))
-    chosen = route(function, by_table, shape, arrays)
+    chosen = with_all_broadcast(function, explicit_sharding(shape, *arrays))
     return xla.compute_elementwise(chosen, shape, dtype, (), *arrays)
-
-
-def route(function: Function, by_table: Function | None, shape: tuple[int, ...], values: list[jax.Array]) -> Function:
-    """Choose `by_table` or `function`, in the form that `xla.compute_elementwise` takes."""
-    if by_table is not None and table_pays(shape, values):
-        return with_scalar_concentration(by_table)
-    return with_all_broadcast(function, explicit_sharding(shape, *values))
-
-
-def table_pays(shape: tuple[int, ...], values: list[jax.Array]) -> bool:
-    """Return whether the arguments of `cdf` or `sf` are many angles at one concentration, off an explicit mesh."""
-    _, _, concentration = values
-    return concentration.size == 1 and math.prod(shape) >= TAIL_TABLE_MIN_SIZE and not explicit(values)
-
-
-def with_scalar_concentration(by_table: Function) -> Function:
-    """Return a function that calls `by_table` with the angles and the location broadcast."""
-
-    def compute(shape: tuple[int, ...], _: Any, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-        x, loc = (broadcast_sharded(each, shape, None) for each in (x, loc))
-        return by_table(x, loc, concentration.reshape(()))
-
-    return compute
 
 
 def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Function:
@@ -191,26 +161,18 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     return evaluate("prob", _prob, x=x, loc=loc, concentration=concentration)
 
 
-def cdf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Compute `cdf` from `lower_tail`, which is `tail_probability.lower_tail` or, for one concentration, a table."""
+def _cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     difference, turns = deviation(x, loc)
-    return turns + lower_tail(difference, valid(concentration))
+    return turns + tail_probability.lower_tail(difference, valid(concentration))
 
 
-def sf_by(lower_tail: Function, x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Compute `sf` from `lower_tail`, as `cdf_by` computes `cdf`."""
+def _sf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
     difference, turns = deviation(x, loc)
     concentration = valid(concentration)
-    upper = lower_tail(-difference, concentration)
+    upper = tail_probability.lower_tail(-difference, concentration)
     # A point mass belongs to the lower side.
     upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
     return upper - turns
-
-
-_cdf = functools.partial(cdf_by, tail_probability.lower_tail)
-_cdf_by_table = functools.partial(cdf_by, lower_tail_by_table)
-_sf = functools.partial(sf_by, tail_probability.lower_tail)
-_sf_by_table = functools.partial(sf_by, lower_tail_by_table)
 
 
 def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -245,15 +207,14 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     -----
     The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error below 4e-6 (float32) or 1e-12
     (float64), down to the smallest normal float. The cdf has no closed form; see the page *Method* of the
-    documentation. For 2^17 or more angles at one concentration, the probabilities are interpolated from a table, within
-    the same error bounds.
+    documentation.
 
     Examples
     --------
     >>> round(float(cdf(0.3, 0.5, 4.0)), 5)
     0.35022
     """
-    return evaluate("cdf", _cdf, _cdf_by_table, x=x, loc=loc, concentration=concentration)
+    return evaluate("cdf", _cdf, x=x, loc=loc, concentration=concentration)
 
 
 def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -283,7 +244,7 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     TypeError, ValueError
         If arguments are not numbers, or do not broadcast.
     """
-    return evaluate("sf", _sf, _sf_by_table, x=x, loc=loc, concentration=concentration)
+    return evaluate("sf", _sf, x=x, loc=loc, concentration=concentration)
 
 
 def _log_cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:

@@ -1,11 +1,9 @@
 """Tabulate functions as piecewise polynomials at run time, to evaluate them at many points.
 
-For many angles at one concentration, the sampler tabulates the quantile function, and `cdf` and `sf` tabulate the tail
-probability.
+For many angles at one concentration, the sampler tabulates the quantile function.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +12,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
-from jax_von_mises.numerics import quantile, tail_probability, xla
-from jax_von_mises.numerics.density import half_pi_rest
-from jax_von_mises.numerics.elementary import whole_bits
+from jax_von_mises.numerics import quantile, xla
 
 # Number of octaves below 1/2, down to the smallest tail probability of samples: 2^-33 (float32) or 2^-65 (float64).
 OCTAVES = {"float32": 32, "float64": 64}
@@ -115,105 +111,3 @@ def quantile_cell(t: jax.Array) -> tuple[jax.Array, jax.Array]:
 def below_half(dtype: DTypeLike) -> float:
     """Return the largest float below 1/2; tail probabilities that round to 1/2 are treated as this value."""
     return float(np.nextafter(np.dtype(dtype).type(0.5), np.dtype(dtype).type(0)))
-
-
-class TailGrid(NamedTuple):
-    """Grid on which a tail table samples the tail probability."""
-
-    cells: int
-    nodes: tuple[float, ...]
-    """Places in a cell, as dyadic fractions so that the float nearest pi minus a node is exact."""
-    wide: float
-    """Below this concentration, the table has two halves, one upwards from 0 and one downwards from the float nearest
-    pi. Above it, the tail at pi underflows, and the table ends where q = 2 `wide`."""
-    half_cell: float
-    """Width of a cell in a table with two halves."""
-    largest_scale: float
-    """Largest inverse width of a cell; its product with pi is finite."""
-    dyadic: bool
-    """Whether the width of a cell is a power of two, so that places in it are exact. Far in the tail, one rounding of a
-    place would change the probability by 1e-5 of its value in float32, but only by 2e-13 in float64."""
-
-
-TAIL_GRIDS = {
-    "float32": TailGrid(2048, (0.0, 0.25, 0.75, 1.0), 45.0, 2.0**-9, 1e30, True),
-    # Chebyshev points, with both ends included.
-    "float64": TailGrid(
-        4096, tuple(np.round(2.0**19 * (1 - np.cos(np.pi * np.arange(8) / 7))) / 2**20), 356.0, 2.0**-10, 1e300, False
-    ),
-}
-# Tables hold the tail times this factor, because the coefficients of a tail near the smallest float would underflow.
-TAIL_FACTOR = 2.0**40
-
-
-class TailTable(NamedTuple):
-    """Piecewise polynomials of the tail probability at one concentration."""
-
-    coefficients: jax.Array
-    """(degree + 1, cells), in Newton's form; the upper of two halves holds the tail divided by the distance from pi."""
-    scale: jax.Array
-    """Inverse width of a cell."""
-    halves: jax.Array
-    """Whether there are two halves."""
-
-
-def tail_table(kappa: jax.Array) -> TailTable:
-    """Return the tail table of a scalar `kappa`, with a relative error of 4e-7 (float32) or 2e-13 (float64)."""
-    dtype = np.dtype(kappa.dtype)
-    grid = TAIL_GRIDS[dtype.name]
-    halves = kappa < grid.wide
-    cell = 2 * jnp.arcsin(jnp.sqrt(jnp.minimum(grid.wide / kappa, 1))) / grid.cells
-    if grid.dyadic:  # round up to a power of two
-        bits = lax.bitcast_convert_type(cell, jnp.uint32)
-        cell = lax.bitcast_convert_type((bits + np.uint32(0x7FFFFF)) & np.uint32(0x7F800000), jnp.float32)
-    scale = jnp.where(
-        jnp.isnan(kappa), kappa, jnp.where(halves, 1 / grid.half_cell, jnp.minimum(1 / cell, grid.largest_scale))
-    )
-    # Neighbouring cells share an end, so each cell needs `degree` values, and each half needs one more at its end.
-    half, degree = grid.cells // 2, len(grid.nodes) - 1
-    count = (np.arange(grid.cells)[:, None] + np.array(grid.nodes[:-1])).reshape(2, -1)
-    count = np.concatenate([count, [[half], [grid.cells]]], axis=1)
-    from_pi = (count[1] - half) * grid.half_cell
-    wide = np.stack([count[0] * grid.half_cell, nearest_pi(dtype) - from_pi])
-    x = jnp.where(halves, jnp.asarray(wide, dtype), jnp.asarray(count, dtype) * cell)
-    values = tail_probability.signed_tail(x, jnp.broadcast_to(kappa, x.shape), TAIL_FACTOR)
-    divisor = np.stack([np.ones_like(from_pi), from_pi + 2 * half_pi_rest(dtype)])
-    values = jnp.where(kappa == jnp.inf, 0, jnp.where(halves, values * jnp.asarray(1 / divisor, dtype), values))
-    last = jnp.concatenate([values[:, degree:-1:degree], values[:, -1:]], axis=1)
-    values = jnp.concatenate([values[:, :-1].reshape(-1, degree), last.reshape(-1, 1)], axis=1)
-    return TailTable(xla.cell_coefficients(values, divided_differences(grid.nodes)[1]), scale, halves)
-
-
-def nearest_pi(dtype: DTypeLike) -> float:
-    """Return the float nearest pi."""
-    return float(np.asarray(np.pi, dtype))
-
-
-def evaluate_tail_table(x: jax.Array, table: TailTable) -> jax.Array:
-    """Return P(X > x) for x in [0, pi]."""
-    grid = TAIL_GRIDS[np.dtype(x.dtype).name]
-    cells, nodes = grid.cells, divided_differences(grid.nodes)[0]
-    upper = table.halves & (x > 0.5 * np.pi)
-    # Take the magnitude, since rounding may have moved the angle beyond pi, where the tail is negligible.
-    from_pi = jnp.abs(nearest_pi(x.dtype) - x)
-    place = jnp.where(upper, from_pi, x) * table.scale
-    floor = jnp.floor(place)
-    # The mask keeps the index within bounds even for NaN and for angles beyond the end of the table.
-    cell = whole_bits(floor.astype(jnp.float32)) & (cells - 1)
-    row = jnp.where(upper, cell + cells // 2, cell)
-    factor = jnp.where(upper, from_pi + 2 * half_pi_rest(x.dtype), 1) * (1 / TAIL_FACTOR)
-    value = evaluate(table.coefficients, row, place - floor, nodes=nodes) * factor
-    return jnp.where(place >= cells, 0, jnp.maximum(value, 0))
-
-
-@jax.custom_jvp
-def lower_tail_by_table(x: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return `tail_probability.lower_tail` for a scalar `kappa`, from a table."""
-    return tail_probability.of_either_side(x, evaluate_tail_table(jnp.abs(x), tail_table(kappa)))
-
-
-@lower_tail_by_table.defjvp
-def _lower_tail_by_table_jvp(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
-    return lower_tail_by_table(*primals), tail_probability.lower_tail_tangent(primals, tangents)

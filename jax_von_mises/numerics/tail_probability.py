@@ -20,11 +20,8 @@ def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
     The relative error of a probability below 1/2 is at most 4e-6 (float32) or 1e-12 (float64).
     """
     size = jnp.abs(x)
-    return of_either_side(x, jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa)))
-
-
-def of_either_side(x: jax.Array, tail: jax.Array) -> jax.Array:
-    """Return P(X < x) from `tail` = P(X > |x|); at x = 0 this is 1/2, or 1 for a point mass."""
+    tail = jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa))
+    # At x = 0 this is 1/2, or 1 for a point mass.
     return jnp.where(x >= 0, 1 - tail, tail)
 
 
@@ -47,22 +44,20 @@ def odd_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return P(X > x) for x in [0, pi]; a probability below the smallest float is 0."""
-    # The float nearest pi may exceed pi, where the signed tail is negative.
-    return jnp.maximum(signed_tail(x, kappa), 0)
+    # The float nearest pi may exceed pi, where `sides` is negative.
+    return jnp.maximum(sides(x, kappa)[0], 0)
 
 
-def signed_tail(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> jax.Array:
-    """Return `tail_beyond` times `scale`, but with negative values between pi and the float nearest pi."""
-    return sides(x, kappa, scale)[0]
+def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return P(X > x) and P(0 < X < x), with full relative accuracy; they sum to 1/2.
 
-
-def sides(x: jax.Array, kappa: jax.Array, scale: float = 1.0) -> tuple[jax.Array, jax.Array]:
-    """Return `signed_tail` and P(0 < X < x) times `scale`, with full relative accuracy; they sum to `scale` / 2."""
+    The first is negative between pi and the float nearest pi.
+    """
     moved, k, _ = rescaled(x, kappa)
     (j,), centre, half = integrals(moved, k, 1 / k, far=True)
     root, n = density_root(half, k, 1 / k)
-    mass = ((j / n) * root) * (root * scale)
-    return jnp.where(centre, 0.5 * scale + mass, mass), jnp.where(centre, -mass, 0.5 * scale - mass)
+    mass = ((j / n) * root) * root
+    return jnp.where(centre, 0.5 + mass, mass), jnp.where(centre, -mass, 0.5 - mass)
 
 
 @jax.custom_jvp

@@ -19,7 +19,6 @@ import jaxlib
 
 from jax_von_mises import arguments, environment
 from jax_von_mises.runtime import memory
-from jax_von_mises.sampling import wide_vectors
 
 # Once JAX has started, it refuses to change this option. No public function reports whether JAX has started. Only
 # programs with several processes use the option, so a brief change does no harm.
@@ -49,7 +48,7 @@ OPTIONS = {
     "preallocate": Option("XLA_PYTHON_CLIENT_PREALLOCATE", bool),
     "allocator": Option("XLA_PYTHON_CLIENT_ALLOCATOR", str, ALLOCATORS),
     "threads": Option("PJRT_NPROC", int),
-    "vector_width": Option(wide_vectors.FLAG, int, (128, 256, 512)),
+    "vector_width": Option("xla_cpu_prefer_vector_width", int, (128, 256, 512)),
     "cpu_devices": Option("jax_num_cpu_devices", int),
     "compile_threads": Option("xla_gpu_force_compilation_parallelism", int),
     "latency_hiding": Option("xla_gpu_enable_latency_hiding_scheduler", bool),

@@ -117,7 +117,7 @@ def suggest_batch_size(
         """Return the bytes that `in_flight` batches of `rows` rows and their program need."""
         batch = request(rows)
         with jax.default_device(device):
-            compiled = sampler.PLAIN.new.lower(batch).compile()
+            compiled = sampler.PROGRAMS.new.lower(batch).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(

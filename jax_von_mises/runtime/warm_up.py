@@ -120,7 +120,7 @@ def _stand_in(value: jax.ShapeDtypeStruct) -> Any:
 
 def _compile(request: DrawRequest, described: dict[str, Any]) -> Compiled:
     times = [time.perf_counter()]
-    programs = sampler.kernels_for(request) or sampler.programs_for(request)
+    programs = sampler.kernels_for(request) or sampler.PROGRAMS
     traced = programs.new.trace(dataclasses.replace(request, **described))
     times.append(time.perf_counter())
     lowered = traced.lower()

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import bivariate, counter, sphere, transform, wide_vectors
+from jax_von_mises.sampling import bivariate, counter, sphere, transform
 from jax_von_mises.sampling.programs import Programs
 from jax_von_mises.sampling.request import DrawRequest, Request
 
@@ -97,7 +97,7 @@ def sample_von_mises(
     """
     caller = "sample_von_mises"
     request = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding)
-    return (kernels_for(request) or programs_for(request)).run(request, None)
+    return (kernels_for(request) or PROGRAMS).run(request, None)
 
 
 def sample_block(
@@ -162,7 +162,7 @@ def draw(request: DrawRequest, buffer: jax.Array | None = None) -> jax.Array:
     If `buffer` is given, it must have the shape and dtype of the result. The angles reuse its memory, and `buffer` is
     deleted.
     """
-    return programs_for(request).run(request, buffer)
+    return PROGRAMS.run(request, buffer)
 
 
 def angles_of(request: DrawRequest) -> jax.Array:
@@ -182,13 +182,7 @@ def angles_of(request: DrawRequest) -> jax.Array:
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-PLAIN = Programs.of(angles_of)
-WIDE = Programs.of(angles_of, compiler_options=wide_vectors.OPTIONS)
-
-
-def programs_for(request: DrawRequest) -> Programs:
-    """Return the `Programs` that draw a request on this machine, in the current context."""
-    return WIDE if wide_vectors.use_wide_vectors(request) else PLAIN
+PROGRAMS = Programs.of(angles_of)
 
 
 def kernels_for(request: DrawRequest) -> Programs | None:

@@ -140,9 +140,6 @@ def in_space(
     width = len(words) // 2
     signed = drawn_share(words[:width], kappa, 3, route, sharding)
     turn = half_turns(words[width:])
-    if width == 1:
-        x: jax.Array = xla.in_one_loop(vectors.place_in_space, signed, turn, direction)
-        return x
     return vectors.place_in_space(signed, turn, direction)
 
 
@@ -173,7 +170,7 @@ def across_normals(
 
 
 def sample_von_mises_fisher(
-    key: jax.Array,
+    key: ArrayLike,
     mean_direction: ArrayLike,
     concentration: ArrayLike,
     shape: int | tuple[int, ...] = (),

@@ -350,19 +350,8 @@ def test_weights_by_name():
         Mixture(probs=[0.5, 0.5])
     with pytest.raises(TypeError, match="Mixture: probs must be a real number or an array"):
         Mixture(probs=["a"], components=components)
-    # Until the next release, positional arguments are accepted, and the first one is the logits.
-    by_name = Mixture(logits=[0.0, 1.0], components=components)
-    for arguments, named in (([[0.0, 1.0], components], {}), ([[0.0, 1.0]], {"components": components})):
-        with pytest.warns(DeprecationWarning, match=r"Mixture\(logits=.*Mixture\(probs=") as caught:
-            assert Mixture(*arguments, **named) == by_name
-        assert caught[0].filename == __file__
-    for arguments, named in (
-        ([[0.0, 1.0], components, 1], {}),
-        ([[0.0, 1.0]], {"components": components, "logits": [0.0, 1.0]}),
-        ([[0.0, 1.0], components], {"components": components}),
-    ):
-        with pytest.warns(DeprecationWarning, match="positional"), pytest.raises(TypeError, match="is given twice"):
-            Mixture(*arguments, **named)
+    with pytest.raises(TypeError, match="positional"):
+        Mixture([0.5, 0.5], components)
 
 
 def test_broadcast_for_vmap():

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 from scipy import stats
 
 import jax_von_mises as jvm
@@ -106,64 +106,6 @@ def test_probabilities(k, dtype):
         here = (log_tail > -1e30) & (np.pi - x > 1e-7)
         error = np.abs(log_probability - log_tail)[here] / np.maximum(1, np.abs(log_tail[here]))
         assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={x[here][error.argmax()]}"
-
-
-IN_TABLES = {
-    "float32": [0.0, 3.0, 44.99, 46.0, 89.0, 91.0, 1e4, 1e25],
-    "float64": [0.0, 0.5, 40.0, 355.9, 356.1, 2e3, 1e9, 1e25],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "k"), [(dtype, k) for dtype, ks in IN_TABLES.items() for k in ks])
-def test_table(k, dtype):
-    """Many angles with one concentration use the table, with the same accuracy down to the smallest normal float."""
-    k, tiny = float(np.dtype(dtype).type(k)), float(np.finfo(dtype).tiny)
-    depth, least = (46, 1e-6) if dtype == "float32" else (356, 1e-14)
-    top = min(np.pi, 2 * np.arcsin(min(1, np.sqrt(depth / max(k, 1e-9)))))
-    x = np.r_[np.linspace(0, top, 120_000), np.geomspace(least, 1, 5000) * top, np.pi - np.geomspace(least, 1, 5000)]
-    x = x.astype(dtype)
-    x = np.resize(x[x.astype(np.float64) <= np.pi], von_mises.TAIL_TABLE_MIN_SIZE)
-    checked = np.random.default_rng(0).permutation(len(x))[: len(x) // 8]
-    exact = x[checked].astype(np.float64)
-    log_tail = reference.log_sf(exact, k)
-    normal = log_tail > np.log(4 * tiny)
-    parameters = np.zeros((), dtype), np.asarray(k, dtype)
-    for lower, upper, sign in ((jvm.cdf, jvm.sf, -1), (jvm.sf, jvm.cdf, 1)):
-        with jax.enable_x64(dtype == "float64"):
-            small, large = (np.asarray(f(sign * x, *parameters), float)[checked] for f in (lower, upper))
-        error = np.abs(small[normal] / np.exp(log_tail[normal]) - 1)
-        assert error.max() <= TAIL[dtype], f"{error.max():.2e} at x={exact[normal][error.argmax()]}"
-        assert (small[~normal] <= 5 * tiny).all()
-        assert np.abs(large - (0.5 + reference.central(exact, k))).max() <= 2 * EPS[dtype]
-
-
-@pytest.mark.slow
-def test_table_changes_no_special_value():
-    """The table changes neither derivatives nor the results for invalid values, the point mass and full turns."""
-    count = von_mises.TAIL_TABLE_MIN_SIZE
-    x = np.linspace(-9, 9, count, dtype=np.float32)
-    x[7] = np.nan
-    direct = {k: np.asarray(jvm.cdf(x, 0.5, np.full(count, k, np.float32))) for k in (2.0, np.inf, np.nan, -1.0)}
-    for k, expected in direct.items():
-        np.testing.assert_allclose(jvm.cdf(x, 0.5, np.float32(k)), expected, rtol=6e-6, atol=3e-7)
-
-    slope = jax.jvp(lambda x: jvm.cdf(x, 0.5, np.float32(2)), (x,), (np.ones_like(x),))[1]
-    np.testing.assert_allclose(slope, jvm.prob(x, 0.5, np.float32(2)), rtol=1e-5, atol=1e-6)
-    in_k = jax.grad(lambda k: jnp.mean(jvm.cdf(jnp.abs(x[8 : count // 2 + 8]), 0.0, k)))
-    assert np.isfinite(in_k(jnp.float32(2)))
-
-
-@pytest.mark.slow
-def test_table_mapped_and_sharded():
-    x = np.linspace(-9, 9, von_mises.TAIL_TABLE_MIN_SIZE, dtype=np.float32)
-    direct = jvm.cdf(x, 0.5, np.full(len(x), 2, np.float32))
-    mapped = jax.vmap(lambda k: jvm.cdf(x, 0.5, k))(jnp.array([1.0, 2.0]))
-    np.testing.assert_allclose(mapped[1], direct, rtol=6e-6, atol=3e-7)
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
-    with jax.set_mesh(mesh):
-        cut = jvm.cdf(jax.device_put(x, NamedSharding(mesh, PartitionSpec("d"))), 0.5, np.float32(2))
-    np.testing.assert_allclose(cut, direct, rtol=6e-6, atol=3e-7)
 
 
 # Include concentrations where only some, or none, of the deepest tails are near pi, in float32 and in float64.

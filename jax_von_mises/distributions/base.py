@@ -1,0 +1,219 @@
+"""Define what all distributions share, and the table of parameters from which most of it follows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jax_von_mises import arguments
+from jax_von_mises.distributions.pytrees import ByValue
+
+# Each rule returns which values are allowed, in words for a message.
+RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], str]] = {
+    "angle": (np.isfinite, "finite, in radians"),
+    "real": (np.isfinite, "finite"),
+    "nonnegative": (lambda x: x >= 0, "at least 0 (inf is allowed)"),
+    "nonnegative and finite": (lambda x: (x >= 0) & np.isfinite(x), "at least 0 and finite"),
+    "direction": (
+        lambda x: np.isfinite(x) & (np.sum(x * x, -1, keepdims=True) > 0),
+        "finite, and not the zero vector",
+    ),
+    "share": (lambda x: np.abs(x) <= 1, "in [-1, 1]"),
+    "unit interval": (lambda x: (x >= 0) & (x <= 1), "in [0, 1]"),
+}
+# Why a distribution has no method of this name. Others may be missing because they have no formula.
+MISSING = {
+    **dict.fromkeys(
+        ("cdf", "sf", "log_cdf", "log_sf", "icdf", "isf", "interval"),
+        "points of several dimensions have no order. Use log_prob",
+    ),
+    "kl_divergence": "it has no formula here. Average log_prob(x) - other.log_prob(x) over draws",
+    "mode": "it has no formula here. Maximise log_prob",
+    "entropy": "it has no formula here. Average -log_prob(x) over draws",
+    "standard_errors": "it has no formula here. Fit bootstrap samples",
+    "fit": "maximise the sum of log_prob",
+}
+
+
+class Parameter(NamedTuple):
+    """A parameter of a distribution."""
+
+    name: str
+    values: str
+    """Which values are allowed, a name in `RULES`; others give NaN."""
+    event_rank: int = 0
+    """Number of its last axes that do not belong to the batch."""
+
+
+class Distribution(ByValue):
+    """Base class of all distributions: frozen pytrees with methods named as in NumPyro, TFP and SciPy.
+
+    Subclasses define `batch_shape`, `event_shape`, `dtype`, `sample` and `log_prob`.
+    """
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch of distributions."""
+        raise NotImplementedError
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one draw."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The float dtype of samples and densities."""
+        raise NotImplementedError
+
+    def sample(
+        self, key: ArrayLike | None = None, sample_shape: int | Sequence[int] = (), *, seed: ArrayLike | None = None
+    ) -> jax.Array:
+        """Draw an array of shape `sample_shape` + ``batch_shape`` + ``event_shape``."""
+        raise NotImplementedError
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density at `value`."""
+        raise NotImplementedError
+
+    def prob(self, value: ArrayLike) -> jax.Array:
+        """Return the density at `value`."""
+        return jnp.exp(self.log_prob(value))
+
+    def sample_and_log_prob(
+        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Draw as `sample` does, and return the draws with the logarithms of their densities."""
+        x = self.sample(seed, sample_shape)
+        return x, self.log_prob(x)
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return the distributions at an index of the batch, as NumPy would."""
+        if not self.batch_shape:
+            raise IndexError(f"{type(self).__name__}: a distribution of batch_shape () cannot be indexed.")
+        index = index if isinstance(index, tuple) else (index,)
+        return self._at(index if any(each is Ellipsis for each in index) else (*index, ...))
+
+    def _at(self, index: tuple[Any, ...]) -> Self:
+        """Return the distributions at an index of the batch that contains an ellipsis."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        """Say why there is no method of a name that other distributions have."""
+        reason = f": {MISSING[name]}." if name in MISSING else "."
+        raise AttributeError(f"{type(self).__name__} has no {name}{reason}", name=name, obj=self)
+
+    def _of_key(
+        self, key: ArrayLike | None, seed: ArrayLike | None, sample_shape: int | Sequence[int]
+    ) -> tuple[Any, tuple[int, ...]]:
+        """Return the key of a draw, given under either name, and the shape of the batch of draws."""
+        caller = f"{type(self).__name__}.sample"
+        key = arguments.key_or_seed(caller, key, seed)
+        return key, arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+
+    def _same_class(self, method: str, other: object) -> None:
+        """Raise TypeError if `other` is of another class."""
+        if type(other) is not type(self):
+            name = type(self).__name__
+            raise TypeError(f"{name}.{method}: other={arguments.safe_repr(other)} must be a {name}.")
+
+
+class Parametric(Distribution):
+    """Base class of distributions whose parameters are arrays with a common batch."""
+
+    PARAMETERS: ClassVar[tuple[Parameter, ...]]
+
+    def _assign(self, given: Mapping[str, Any], validate_args: bool) -> None:
+        """Set the parameters, in the constructor; check shapes and, if asked to, values where they are known."""
+        caller = type(self).__name__
+        for parameter in self.PARAMETERS:
+            object.__setattr__(self, parameter.name, as_leaf(caller, parameter.name, given[parameter.name]))
+        given = {parameter.name: getattr(self, parameter.name) for parameter in self.PARAMETERS}
+        for parameter in self.PARAMETERS:
+            if parameter.event_rank and arguments.is_array(given[parameter.name]):
+                arguments.dimension(caller, parameter.name, given[parameter.name])
+        if all(arguments.is_array(x) or isinstance(x, int | float) for x in given.values()):
+            self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
+        if validate_args:
+            for parameter in self.PARAMETERS:
+                check_values(caller, parameter, given[parameter.name])
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return the checked parameters by name."""
+        caller = type(self).__name__
+        return {p.name: arguments.parameter(caller, p.name, getattr(self, p.name)) for p in self.PARAMETERS}
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape to which the parameters broadcast, without the axes of an event."""
+        given = self._parameters()
+        shapes = {p.name: np.shape(given[p.name])[: np.ndim(given[p.name]) - p.event_rank] for p in self.PARAMETERS}
+        return arguments.broadcast_shapes(type(self).__name__, shapes)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The float dtype of samples and densities."""
+        return arguments.float_dtype(type(self).__name__, None, self._parameters().values())
+
+    def broadcast(self) -> Self:
+        """Return the same distribution with all parameters broadcast to ``batch_shape``.
+
+        `jax.vmap` maps over an axis that all arrays of its argument must have. With
+        ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
+        this axis, as in ``VonMises(0.0, jnp.ones(3))``.
+        """
+        return self._mapped(lambda value: value)
+
+    def _at(self, index: tuple[Any, ...]) -> Self:
+        ndim = len(self.batch_shape)
+        return self._mapped(lambda value: value[(*index, *[slice(None)] * (value.ndim - ndim))])
+
+    def _mapped(self, function: Callable[[jax.Array], jax.Array]) -> Self:
+        """Return the distribution with a function of each parameter, broadcast to the batch."""
+        shape, given = self.batch_shape, self._parameters()
+        children = []
+        for parameter in self.PARAMETERS:
+            value = arguments.as_jax(given[parameter.name])
+            event = value.shape[value.ndim - parameter.event_rank :]
+            children.append(function(jnp.broadcast_to(value, shape + event)))
+        mapped: Self = jax.tree.unflatten(jax.tree.structure(self), children)
+        return mapped
+
+    def _spread(self, value: ArrayLike, event_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Return a property of the distribution for each element of the batch, in the distribution's dtype."""
+        return jnp.broadcast_to(value, self.batch_shape + event_shape).astype(self.dtype)
+
+
+def check_values(caller: str, parameter: Parameter, value: Any) -> None:
+    """Raise ValueError for a value that is not allowed; that of a traced parameter is unknown."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    value = np.asarray(value, np.float64)
+    allowed, words = RULES[parameter.values]
+    good = allowed(value)
+    if not np.all(good):
+        where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"
+        raise ValueError(f"{caller}: {parameter.name} is {value[~good].flat[0]:g}{where}, but must be {words}.")
+
+
+def as_leaf(caller: str, name: str, value: Any) -> Any:
+    """Return a parameter as a leaf of a pytree: numbers in a list or tuple as an array, other values unchanged.
+
+    Text, complex numbers and arrays of unsupported dtypes give TypeError. Other objects may stand for arrays.
+    """
+    if isinstance(value, list) or is_numbers(value):  # a list would itself be a pytree
+        return np.asarray(arguments.parameter(caller, name, value))
+    if isinstance(value, str | bytes | complex) or arguments.is_array(value):
+        arguments.parameter(caller, name, value)
+    return value
+
+
+def is_numbers(value: object) -> bool:
+    """Return whether `value` is a tuple of numbers, not of objects that stand for arrays in a pytree."""
+    try:
+        return isinstance(value, tuple) and len(value) > 0 and np.asarray(value).dtype.kind in "fiu"
+    except (TypeError, ValueError):  # for traced numbers, and for arrays of several shapes
+        return False

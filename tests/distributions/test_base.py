@@ -1,0 +1,83 @@
+"""Test what all distributions share: indexing, the common methods, and the message where one has no meaning."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_von_mises import (
+    CircularDistribution,
+    CosineBivariateVonMises,
+    Mixture,
+    SineBivariateVonMises,
+    SineSkewed,
+    Torus,
+    VonMises,
+    VonMisesFisher,
+)
+
+BATCH = np.float32([[0.5, 1.0, 2.0], [4.0, 8.0, 9.0]])
+BATCHES = {
+    "VonMises": VonMises(np.float32([0.1, 0.2, 0.3]), BATCH),
+    "VonMisesFisher": VonMisesFisher(np.eye(3, 4, dtype=np.float32), BATCH),
+    "SineBivariateVonMises": SineBivariateVonMises(0.0, 1.0, 5.0, BATCH, np.float32([[1.0], [2.0]])),
+    "CosineBivariateVonMises": CosineBivariateVonMises(0.0, 1.0, 5.0, BATCH, correlation=0.5),
+    "Torus": Torus(VonMises(np.zeros((2, 3, 1), np.float32), np.float32([3.0, 4.0]))),
+    "Mixture": Mixture(
+        logits=np.zeros((3, 2), np.float32), components=VonMises(np.float32([0, 1]), BATCH[..., None] * np.ones(2))
+    ),
+}
+ONE = {
+    **{name: batch[1, 2] for name, batch in BATCHES.items()},
+    "CircularDistribution": CircularDistribution(lambda x, k: k * jnp.cos(x), 2.0),
+    "SineSkewed": SineSkewed(VonMises(0.5, 4.0), 0.3),
+}
+
+
+@pytest.mark.parametrize("index", [0, (1, 2), (slice(None), 1), (..., 0), (None, 1), np.array([1, 0, 1]), BATCH > 1])
+@pytest.mark.parametrize("name", BATCHES)
+def test_elements_of_the_batch(name, index):
+    """An index selects along the axes of the batch, never along those of an event or of components."""
+    batch = BATCHES[name]
+    part = batch[index]
+    assert type(part) is type(batch)
+    assert part.batch_shape == np.empty(batch.batch_shape)[index].shape
+    assert (part.event_shape, part.dtype) == (batch.event_shape, batch.dtype)
+    mean = np.asarray(batch.mean())
+    whole = index if isinstance(index, tuple) else (index,)
+    if not any(each is ... for each in whole):
+        whole += (...,)
+    np.testing.assert_allclose(part.mean(), mean[(*whole, *[slice(None)] * (mean.ndim - 2))], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_an_index_beyond_the_batch(name):
+    with pytest.raises(IndexError):
+        BATCHES[name][0, 0, 0]
+    with pytest.raises(IndexError, match=f"{name}: a distribution of batch_shape"):
+        ONE[name][0]
+
+
+def test_a_traced_index():
+    found = jax.jit(lambda batch, i: batch[0, i].concentration)(BATCHES["VonMises"], 2)
+    assert float(found) == BATCH[0, 2]
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_draws_with_their_densities(name, key):
+    one = ONE[name]
+    x, log_prob = one.sample_and_log_prob(seed=key, sample_shape=5)
+    assert x.shape == (5, *one.event_shape)
+    np.testing.assert_array_equal(x, one.sample(key, 5))
+    np.testing.assert_allclose(log_prob, one.log_prob(x), rtol=1e-6)
+    np.testing.assert_allclose(one.prob(x), np.exp(log_prob), rtol=1e-5)
+
+
+def test_a_missing_method_has_a_reason():
+    with pytest.raises(AttributeError, match=r"VonMisesFisher has no cdf: points .* have no order\. Use log_prob\."):
+        ONE["VonMisesFisher"].cdf(0.5)
+    with pytest.raises(AttributeError, match="Mixture has no kl_divergence: it has no formula here"):
+        ONE["Mixture"].kl_divergence(ONE["Mixture"])
+    with pytest.raises(AttributeError, match="VonMises has no scale"):
+        _ = ONE["VonMises"].scale
+    assert not hasattr(ONE["Torus"], "icdf")
