@@ -302,18 +302,6 @@ def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> in
     return shape[-1]
 
 
-def batch_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple; if it is None or (), return the broadcast shape of checked `arrays`.
-
-    All arrays but the last hold vectors. Their last axis holds the components and is not part of the result.
-    """
-    *named, (last, parameter) = arrays.items()
-    batch = {name: jax.ShapeDtypeStruct(np.shape(vectors)[:-1], np.float32) for name, vectors in named}
-    batch[last] = parameter
-    sizes = None if shape is None else whole_sizes(caller, "shape", shape)
-    return result_shape(caller, sizes or None, **batch)
-
-
 def broadcasts(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
     """Return whether an array of `shape` broadcasts to the shape `sizes`."""
     pairs = zip(reversed(shape), reversed(sizes), strict=False)

@@ -60,14 +60,16 @@ def cases():
     import numpy as np
 
     from jax_von_mises.sampling import counter, sampler
-    from jax_von_mises.sampling.request import DrawRequest
+    from jax_von_mises.sampling.request import PROGRAMS, Request
 
     def of_key(implementation, function):
         return lambda words, *rest: function(jax.random.wrap_key_data(words, impl=implementation), *rest)
 
     def draw(implementation, route, dtype="float32"):
         def angles(key, loc, kappa):
-            return sampler.PROGRAMS.new(DrawRequest(key, loc, kappa, None, (COUNT,), jax.numpy.dtype(dtype), route))
+            return PROGRAMS.new(
+                Request(sampler.VON_MISES, key, (loc, kappa), None, (COUNT,), jax.numpy.dtype(dtype), route)
+            )
 
         return of_key(implementation, angles)
 

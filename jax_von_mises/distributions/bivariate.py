@@ -17,7 +17,9 @@ from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import bivariate as functions
 from jax_von_mises.functions import von_mises
+from jax_von_mises.numerics.bivariate import models
 from jax_von_mises.sampling import bivariate as sampling
+from jax_von_mises.sampling.request import Family, Request, draw
 
 NAMES = functions.NAMES
 
@@ -54,7 +56,8 @@ class BivariateVonMises(Parametric):
         *(Parameter(name, "nonnegative and finite") for name in ("phi_concentration", "psi_concentration")),
         Parameter("correlation", "real"),
     )
-    _REQUEST: ClassVar[type[sampling.PairRequest]]
+    _FAMILY: ClassVar[Family]
+    _MODEL: ClassVar[type[models.Model]]
     phi_loc: ArrayLike
     psi_loc: ArrayLike
     phi_concentration: ArrayLike
@@ -115,8 +118,11 @@ class BivariateVonMises(Parametric):
             every slice.
         """
         key, shape = self._of_key(key, seed, sample_shape)
-        request = self._REQUEST.of(f"{type(self).__name__}.sample", key, self._parameters(), shape, start, method)
-        return sampling.draw_pairs(request)
+        caller = f"{type(self).__name__}.sample"
+        request = Request.part(self._FAMILY, caller, key, self._parameters(), shape, None, method)
+        if start is None:
+            return draw(request.routed_by_size(method))
+        return draw(request.block(caller, arguments.position(caller, start)))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at pairs of angles along the last axis of `value`, per square radian.
@@ -124,7 +130,7 @@ class BivariateVonMises(Parametric):
         The error is at most 2e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)), beyond the effect of
         rounding the angles' differences from the locations.
         """
-        return functions.log_prob(self._REQUEST.kind, f"{type(self).__name__}.log_prob", value, self._parameters())
+        return functions.log_prob(self._MODEL, f"{type(self).__name__}.log_prob", value, self._parameters())
 
     def mean(self) -> jax.Array:
         """Return the mean direction of each angle in radians, along a last axis."""
@@ -143,24 +149,22 @@ class BivariateVonMises(Parametric):
         concentrations and the correlation. Their absolute error is 1e-6 (float32) or 1e-13 (float64).
         """
         caller = f"{type(self).__name__}.moments"
-        spread: functions.Moments = jax.tree.map(
-            self._spread, functions.means(self._REQUEST.kind, caller, self._of_model())
-        )
+        spread: functions.Moments = jax.tree.map(self._spread, functions.means(self._MODEL, caller, self._of_model()))
         return spread
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
-        return self._spread(functions.entropy(self._REQUEST.kind, f"{type(self).__name__}.entropy", self._of_model()))
+        return self._spread(functions.entropy(self._MODEL, f"{type(self).__name__}.entropy", self._of_model()))
 
     def conditional(self, phi: ArrayLike) -> VonMises:
         """Return the distribution of the second angle, given the first angle `phi` in radians."""
         caller = f"{type(self).__name__}.conditional"
-        return VonMises(*functions.conditional(self._REQUEST.kind, caller, phi, self._parameters()))
+        return VonMises(*functions.conditional(self._MODEL, caller, phi, self._parameters()))
 
     def marginal_log_prob(self, phi: ArrayLike) -> jax.Array:
         """Return the logarithm of the marginal density of the first angle, per radian, at `phi` in radians."""
         caller = f"{type(self).__name__}.marginal_log_prob"
-        return functions.marginal_log_prob(self._REQUEST.kind, caller, phi, self._parameters())
+        return functions.marginal_log_prob(self._MODEL, caller, phi, self._parameters())
 
     def marginal(self, axis: int = 0) -> CircularDistribution:
         """Return the distribution of the first angle (`axis` 0) or of the second one (`axis` 1).
@@ -188,14 +192,12 @@ class BivariateVonMises(Parametric):
         if axis == 1:
             # Both models are symmetric in the two angles.
             loc, k1, k2 = self._parameters()["psi_loc"], k2, k1
-        modes = functions.modes_of_marginal(self._REQUEST.kind, caller, loc, k1, k2, r)
-        return CircularDistribution(functions.MARGINALS[self._REQUEST.kind], loc, k1, k2, r, points=modes)
+        modes = functions.modes_of_marginal(self._MODEL, caller, loc, k1, k2, r)
+        return CircularDistribution(functions.MARGINALS[self._MODEL], loc, k1, k2, r, points=modes)
 
     def standard_errors(self, size: ArrayLike) -> functions.Estimate:
         """Return the standard errors of `fit` for `size` pairs (or a sum of weights), from the Fisher information."""
-        return functions.standard_errors(
-            self._REQUEST.kind, f"{type(self).__name__}.standard_errors", self._of_model(), size
-        )
+        return functions.standard_errors(self._MODEL, f"{type(self).__name__}.standard_errors", self._of_model(), size)
 
     @classmethod
     def fit(cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Self:
@@ -223,7 +225,7 @@ class BivariateVonMises(Parametric):
             are NaN without pairs, without positive weights, for a negative weight, and for an angle that is not finite.
             `standard_errors` returns the uncertainty.
         """
-        return cls(*functions.fit(cls._REQUEST.kind, f"{cls.__name__}.fit", samples, weights, axis))
+        return cls(*functions.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
 
 
 @pytree(*NAMES)
@@ -269,7 +271,7 @@ class SineBivariateVonMises(BivariateVonMises):
     ((1000, 2), (1000,))
     """
 
-    _REQUEST = sampling.SineRequest
+    _FAMILY, _MODEL = sampling.SINE, models.Sine
 
 
 @pytree(*NAMES)
@@ -314,4 +316,4 @@ class CosineBivariateVonMises(BivariateVonMises):
     (1000, 2)
     """
 
-    _REQUEST = sampling.CosineRequest
+    _FAMILY, _MODEL = sampling.COSINE, models.Cosine

@@ -74,7 +74,7 @@ def refit(components: Components, samples: jax.Array, weights: jax.Array, larges
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
         return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
     return type(components)(
-        *bivariate.climb_from(components._REQUEST.kind, jax.tree.leaves(components), samples, weights, largest)
+        *bivariate.climb_from(components._MODEL, jax.tree.leaves(components), samples, weights, largest)
     )
 
 
@@ -105,7 +105,7 @@ def seed(
     weights = jnp.where(nearest[:, None] == jnp.arange(number)[None], share[:, None], 0)
     components: Components
     if issubclass(kind, BivariateVonMises):
-        components = kind(*bivariate.rough(kind._REQUEST.kind, angles, weights, places, FIRST_CONCENTRATIONS))
+        components = kind(*bivariate.rough(kind._MODEL, angles, weights, places, FIRST_CONCENTRATIONS))
     else:
         spread = jnp.broadcast_to(angles[:, None], (*weights.shape, angles.shape[1]))
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)

@@ -160,7 +160,9 @@ class VonMisesFisher(Distribution):
             "concentration": arguments.parameter("VonMisesFisher", "concentration", concentration),
         }
         arguments.dimension("VonMisesFisher", "mean_direction", given["mean_direction"])
-        batch_shape = arguments.batch_shape("VonMisesFisher", (), **given)
+        shapes = {name: np.shape(value) for name, value in given.items()}
+        shapes["mean_direction"] = shapes["mean_direction"][:-1]
+        batch_shape = arguments.broadcast_shapes("VonMisesFisher", shapes)
         event_shape = np.shape(given["mean_direction"])[-1:]
         # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
         self.mean_direction, self.concentration = given["mean_direction"], given["concentration"]

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import PROGRAMS, Request
 
 # Larger batches gain nothing: on any device, drawing this many angles takes far longer than starting a program.
 AT_MOST = 2**30
@@ -110,14 +110,16 @@ def suggest_batch_size(
         )
     key = jax.random.key(0) if key is None else key
 
-    def request(rows: int) -> DrawRequest:
-        return DrawRequest.part(caller, key, loc, concentration, (rows, *sizes), dtype, method).at(0)
+    def request(rows: int) -> Request:
+        return Request.of_stream(sampler.VON_MISES, caller, key, loc, concentration, (rows, *sizes), dtype, method).at(
+            0
+        )
 
     def need(rows: int) -> int:
         """Return the bytes that `in_flight` batches of `rows` rows and their program need."""
         batch = request(rows)
         with jax.default_device(device):
-            compiled = sampler.PROGRAMS.new.lower(batch).compile()
+            compiled = PROGRAMS.new.lower(batch).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(

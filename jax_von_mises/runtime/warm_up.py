@@ -13,7 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import PROGRAMS, Request
 
 
 class Compiled(NamedTuple):
@@ -90,16 +90,16 @@ def warmup(
     # Trace with each `jax.ShapeDtypeStruct` itself, since it may have a sharding over several devices.
     given = {"loc": loc, "concentration": concentration}.items()
     described = {name: _narrowed(value) for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
-    loc, concentration = (_stand_in(described[name]) if name in described else value for name, value in given)
+    values = {name: _stand_in(described[name]) if name in described else value for name, value in given}
     shapes = shapes if isinstance(shapes, list) else [shapes]
     several: Sequence[Any] = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     sharding = arguments.sharding(caller, out_sharding)
 
-    def request(shape: Any, dtype: DTypeLike | None) -> DrawRequest:
+    def request(shape: Any, dtype: DTypeLike | None) -> Request:
         if block:
-            part = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
+            part = Request.part(sampler.VON_MISES, caller, key, values, shape, dtype, method)
             return part.at(0, out_sharding=sharding)
-        return DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, sharding)
+        return Request.whole(sampler.VON_MISES, caller, key, values, shape, dtype, method, sharding)
 
     # Check everything before anything is compiled.
     planned = [request(shape, dtype) for shape in shapes for dtype in several]
@@ -118,10 +118,12 @@ def _stand_in(value: jax.ShapeDtypeStruct) -> Any:
     return np.broadcast_to(np.zeros((), value.dtype), value.shape)
 
 
-def _compile(request: DrawRequest, described: dict[str, Any]) -> Compiled:
+def _compile(request: Request, described: dict[str, Any]) -> Compiled:
     times = [time.perf_counter()]
-    programs = sampler.kernels_for(request) or sampler.PROGRAMS
-    traced = programs.new.trace(dataclasses.replace(request, **described))
+    programs = sampler.kernels_for(request) or PROGRAMS
+    given = zip(request.family.parameters, request.parameters, strict=True)
+    parameters = tuple(described.get(name, value) for name, value in given)
+    traced = programs.new.trace(dataclasses.replace(request, parameters=parameters))
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

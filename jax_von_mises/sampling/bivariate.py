@@ -10,17 +10,12 @@ or from halfway between its modes if there are two. The second angle is measured
 first.
 """
 
-import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
-from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import elementary, xla
@@ -29,140 +24,17 @@ from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.programs import Programs
-from jax_von_mises.sampling.request import Request, route_of
+from jax_von_mises.sampling.request import Family, Request
 from jax_von_mises.sampling.sphere import number_positions
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
-PARTS = {"loc": NAMES[:2], "concentration": NAMES[2:]}
-"""Names of the parameters along the last axes of `loc` and `concentration`, the two arrays that streams take."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PairRequest(Request):
-    """A draw of pairs for `draw_pairs`. Subclasses are pytrees in which all fields except arrays are static."""
-
-    noun: ClassVar[str] = "pair"
-    key: jax.Array
-    arrays: tuple[jax.Array, ...]
-    """The parameters in the order of `NAMES`."""
-    start: counter.Wide | None
-    shape: tuple[int, ...]
-    """Shape of the batch, without the axis of the two angles."""
-    dtype: np.dtype[Any]
-    route: str
-    out_sharding: NamedSharding | None = None
-    kind: type[models.Model] = models.Sine
-    """`models.Sine` or `models.Cosine`; a field, since `jax.jit` tells two classes of requests apart only by fields."""
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one pair."""
-        return (2,)
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers of the stream one pair uses."""
-        return 2
-
-    @classmethod
-    def of(
-        cls, caller: str, key: object, parameters: Mapping[str, object], shape: object, start: Any, method: str
-    ) -> Self:
-        """Return a checked request for a batch of pairs with the shape `shape`, from position `start` (0 if None).
-
-        `parameters` maps `NAMES` to values.
-        """
-        request = cls.from_arrays(caller, key, *arguments.parameters(caller, None, **parameters), shape, method)
-        if start is None:
-            return request.routed_by_size(method)
-        return request.block(caller, arguments.position(caller, start))
-
-    @classmethod
-    def part(
-        cls,
-        caller: str,
-        key: object,
-        loc: object,
-        concentration: object,
-        shape: object,
-        dtype: DTypeLike | None,
-        method: str,
-        /,
-    ) -> Self:
-        """Return a checked request from position 0; the last axes of `loc` and `concentration` hold the parameters."""
-        given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
-        found: dict[str, Any] = {}
-        for name, parts in PARTS.items():
-            if np.shape(given[name])[-1:] != (len(parts),):
-                raise ValueError(
-                    f"{caller}: {name} has shape {np.shape(given[name])}, but for {cls.distribution} its last axis "
-                    f"must hold {', '.join(parts)}."
-                )
-            found |= {part: given[name][..., j] for j, part in enumerate(parts)}
-        return cls.from_arrays(caller, key, found, of_result, shape, method)
-
-    @classmethod
-    def from_arrays(
-        cls, caller: str, key: object, arrays: Mapping[str, Any], dtype: np.dtype[Any], shape: object, method: str
-    ) -> Self:
-        """Return a checked request from position 0; `arrays` maps `NAMES` to checked parameters."""
-        checked_key = arguments.one_key(caller, key)
-        sizes = arguments.result_shape(caller, shape, **arrays)
-        each = np.broadcast_shapes(*(np.shape(arrays[name]) for name in NAMES[2:]))
-        route = route_of(caller, method, jax.ShapeDtypeStruct(each, dtype))
-        return cls(checked_key, tuple(arrays[name] for name in NAMES), None, sizes, dtype, route)
-
-    @property
-    def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The arguments `loc` and `concentration` of `part`."""
-        arrays = dict(zip(NAMES, self.arrays, strict=True))
-        return {
-            name: np.stack(np.broadcast_arrays(*(np.asarray(arrays[part]) for part in parts)), -1)
-            for name, parts in PARTS.items()
-        }
-
-    def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
-        """Return the request with the sharding of its result; raise ValueError if the mesh has explicit axes."""
-        if out_sharding is not None and AxisType.Explicit in out_sharding.mesh.axis_types:
-            raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} is over a mesh with explicit axes, "
-                "over which pairs cannot be sharded. Make the mesh with axis_types=(AxisType.Auto, ...)."
-            )
-        return super().sharded(caller, out_sharding)
-
-
-as_pytree = functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("key", "arrays", "start"),
-    # WORKAROUND(jax<=0.12): without `kind`, both classes would have equal structures; see `distributions.pytrees`.
-    meta_fields=("shape", "dtype", "route", "out_sharding", "kind"),
-)
-
-
-@as_pytree
-@dataclasses.dataclass(frozen=True)
-class SineRequest(PairRequest):
-    """A draw of pairs of the sine model."""
-
-    distribution: ClassVar[str] = "sine-bivariate-von-mises"
-    kind: type[models.Model] = models.Sine
-
-
-@as_pytree
-@dataclasses.dataclass(frozen=True)
-class CosineRequest(PairRequest):
-    """A draw of pairs of the cosine model."""
-
-    distribution: ClassVar[str] = "cosine-bivariate-von-mises"
-    kind: type[models.Model] = models.Cosine
-
-
-def pairs_of(request: PairRequest) -> jax.Array:
+def pairs_of(kind: type[models.Model], request: Request) -> jax.Array:
     """Return the pairs of a request, computed in one program."""
-    shape, route, kind, sharding = request.shape, request.route, request.kind, request.out_sharding
+    shape, route, sharding = request.shape, request.route, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
-    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.arrays))
+    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters))
     k1, k2, r = of_model
     if all(x.size == 1 for x in of_model):
         k1, k2, r = (x.reshape(()) for x in of_model)
@@ -178,12 +50,23 @@ def pairs_of(request: PairRequest) -> jax.Array:
     return x if sharding is None else lax.with_sharding_constraint(x, sharding)
 
 
-PROGRAMS = Programs.of(pairs_of)
+def family(name: str, kind: type[models.Model]) -> Family:
+    """Return the family of a model."""
+    return Family(
+        name=name,
+        noun="pair",
+        parameters=dict.fromkeys(NAMES, 0),
+        tabulated=NAMES[2:],
+        program=functools.partial(pairs_of, kind),
+        numbers=lambda event_shape: 2,
+        event_shape=(2,),
+        packed={"loc": NAMES[:2], "concentration": NAMES[2:]},
+        explicit_meshes=False,
+    )
 
 
-def draw_pairs(request: PairRequest, buffer: jax.Array | None = None) -> jax.Array:
-    """Draw the pairs of a request; for `buffer`, see `sampler.draw`."""
-    return PROGRAMS.run(request, buffer)
+SINE = family("sine-bivariate-von-mises", models.Sine)
+COSINE = family("cosine-bivariate-von-mises", models.Cosine)
 
 
 def pair_words(

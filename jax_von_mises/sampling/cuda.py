@@ -21,7 +21,7 @@ import math
 import re
 import threading
 from importlib import resources
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,10 +32,7 @@ from jax.typing import ArrayLike
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.sharding import explicit
 from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.programs import Programs
-
-if TYPE_CHECKING:
-    from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import Programs, Request
 
 __all__ = ["KernelSpec", "devices", "fault", "programs_for"]
 
@@ -66,7 +63,7 @@ class KernelSpec(NamedTuple):
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, request: "DrawRequest") -> Self:
+    def of(cls, request: Request) -> Self:
         """Return the static arguments of the launch that draws a request."""
         generator = counter.generator_of(request.key)
         return cls(counter.GENERATORS[generator].cipher.__name__, request.dtype.name, request.shape)
@@ -77,19 +74,19 @@ class KernelSpec(NamedTuple):
         return f"{self.cipher}_direct"
 
 
-def programs_for(request: "DrawRequest") -> Programs | None:
+def programs_for(request: Request) -> Programs | None:
     """Return the programs that draw a request for all of its angles by a kernel, or None if no kernel draws it.
 
     The kernels draw at least `SMALLEST` float32, bfloat16 or float16 angles by the direct route, with a concentration
     for each, with Threefry keys (and all keys that `counter` draws with threefry4x32), with a single CUDA device in all
     processes, and outside of meshes. XLA could not split a kernel over several devices.
     """
-    if math.prod(request.shape) < SMALLEST or request.concentration.size == 1 or request.route != "direct":
+    if math.prod(request.shape) < SMALLEST or np.size(request.parameters[1]) == 1 or request.route != "direct":
         return None
     spec = KernelSpec.of(request)
     if spec.dtype not in KERNEL_DTYPES or spec.cipher not in KEY_SIZES or request.out_sharding is not None:
         return None
-    if not jax.sharding.get_abstract_mesh().empty or explicit(request.parameters.values()):
+    if not jax.sharding.get_abstract_mesh().empty or explicit(request.parameters):
         return None
     return None if fault(spec.cipher) else PROGRAMS
 
@@ -115,9 +112,9 @@ def fault(cipher: str) -> str | None:
         return _difference(cipher)
 
 
-def angles_of(request: "DrawRequest") -> jax.Array:
+def angles_of(request: Request) -> jax.Array:
     """Return the angles of a request, by a kernel on a CUDA device and by the plain path elsewhere."""
-    loc, concentration = (jnp.asarray(x, jnp.float32) for x in request.parameters.values())
+    loc, concentration = (jnp.asarray(x, jnp.float32) for x in request.parameters)
     return draw(KernelSpec.of(request), counter.key_words(request.key)[1], loc, concentration)
 
 

@@ -1,13 +1,18 @@
-"""Hold the checked arguments of a draw in one object, and choose its route."""
+"""Hold the checked arguments of a draw in one object, choose its route, and run its program.
+
+A distribution whose draws come from a key's stream of words is described by one `Family`. Streams, blocks, devices,
+files and classes all draw it by a `Request`.
+"""
 
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
@@ -18,39 +23,60 @@ from jax_von_mises.sampling import counter
 QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
 
 
-class Request:
-    """A draw of angles, directions or pairs, with its route, its position in the stream and its sharding.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Family:
+    """What a stream must know of a distribution; static in programs, and equal only to itself."""
 
-    Each subclass is a dataclass, whose fields hold the arguments that `part` has checked.
-    """
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # lets `dataclasses.replace` accept subclasses
-    distribution: ClassVar[str]
-    """Name in `sampler.FAMILIES`."""
-    noun: ClassVar[str] = "angle"
+    name: str
+    """Name in `sample_block` and in files."""
+    noun: str
     """Name of one draw in messages."""
+    parameters: Mapping[str, int]
+    """The parameters, and how many of their last axes belong to one draw."""
+    tabulated: tuple[str, ...]
+    """The parameters on which a table of quantiles depends."""
+    program: Callable[["Request"], jax.Array]
+    """Computes the draws of a request."""
+    numbers: Callable[[tuple[int, ...]], int] = lambda event_shape: 1
+    """How many numbers of the stream one draw of a shape uses."""
+    event_shape: tuple[int, ...] | None = ()
+    """Shape of one draw, whose axes follow those of the batch; None for that of the first parameter."""
+    packed: Mapping[str, tuple[str, ...]] | None = None
+    """Which parameters lie along the last axes of `loc` and `concentration`, the two arrays that streams take."""
+    explicit_meshes: bool = True
+    """Whether draws can be sharded over meshes with explicit axes."""
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "parameters", "start"),
+    meta_fields=("family", "shape", "dtype", "route", "out_sharding"),
+)
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A draw with its position in the stream and its sharding, as a pytree whose fields but arrays are static."""
+
+    family: Family
     key: jax.Array
+    """One typed key."""
+    parameters: tuple[Any, ...]
+    """Arrays that `arguments.parameters` returned, in the order of the family's."""
+    start: counter.Wide | None
+    """Position of the first draw in the key's stream, a pair (hi, lo) of uint32; None for 0."""
     shape: tuple[int, ...]
+    """Shape of the batch, without the axes of one draw."""
     dtype: np.dtype[Any]
     route: str
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one draw, whose axes follow those of `shape`."""
-        return ()
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers of the stream one draw uses."""
-        return 1
+    """ "direct" or "table"."""
+    out_sharding: NamedSharding | None = None
 
     @classmethod
     def whole(
         cls,
+        family: Family,
         caller: str,
         key: object,
-        location: object,
-        concentration: object,
+        values: Mapping[str, object],
         shape: object,
         dtype: DTypeLike | None,
         method: str,
@@ -58,26 +84,86 @@ class Request:
     ) -> Self:
         """Return a checked request for a draw from position 0.
 
-        Method "auto" uses the table for one concentration and many draws.
+        Method "auto" uses the table for one set of parameters and many draws.
         """
         sharding = arguments.sharding(caller, out_sharding)
-        request = cls.part(caller, key, location, concentration, shape, dtype, method)
+        request = cls.part(family, caller, key, values, shape, dtype, method)
         return request.routed_by_size(method).sharded(caller, sharding)
 
     @classmethod
     def part(
         cls,
+        family: Family,
         caller: str,
         key: object,
-        location: object,
+        values: Mapping[str, object],
+        shape: object,
+        dtype: DTypeLike | None,
+        method: str,
+    ) -> Self:
+        """Return a checked request from position 0, with a route that does not depend on its size.
+
+        For "auto", that is the table for one set of parameters.
+        """
+        checked_key = arguments.one_key(caller, key)
+        arrays, of_result = arguments.parameters(caller, dtype, **values)
+        batch = {}
+        for name, rank in family.parameters.items():
+            if rank:
+                arguments.dimension(caller, name, arrays[name])
+            of_array = np.shape(arrays[name])
+            batch[name] = jax.ShapeDtypeStruct(of_array[: len(of_array) - rank], of_result)
+        sizes = arguments.result_shape(caller, shape, **batch)
+        tabulated = np.broadcast_shapes(*(batch[name].shape for name in family.tabulated))
+        route = arguments.method(caller, method, jax.ShapeDtypeStruct(tabulated, of_result))
+        if route == "auto":
+            route = "table" if math.prod(tabulated) == 1 else "direct"
+        parameters = tuple(arrays[name] for name in family.parameters)
+        return cls(family, checked_key, parameters, None, sizes, of_result, route)
+
+    @classmethod
+    def of_stream(
+        cls,
+        family: Family,
+        caller: str,
+        key: object,
+        loc: object,
         concentration: object,
         shape: object,
         dtype: DTypeLike | None,
         method: str,
-        /,
     ) -> Self:
-        """Return a checked request from position 0, with a route that does not depend on its size."""
-        raise NotImplementedError
+        """Return `part` for the arguments of `sample_block`."""
+        if family.packed is None:
+            values = dict(zip(family.parameters, (loc, concentration), strict=True))
+            return cls.part(family, caller, key, values, shape, dtype, method)
+        given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
+        found: dict[str, Any] = {}
+        for name, parts in family.packed.items():
+            if np.shape(given[name])[-1:] != (len(parts),):
+                raise ValueError(
+                    f"{caller}: {name} has shape {np.shape(given[name])}, but for {family.name} its last axis "
+                    f"must hold {', '.join(parts)}."
+                )
+            found |= {part: given[name][..., j] for j, part in enumerate(parts)}
+        return cls.part(family, caller, key, found, shape, of_result, method)
+
+    @property
+    def stream_parameters(self) -> dict[str, Any]:
+        """The parameters by name, as `of_stream` takes them."""
+        arrays = dict(zip(self.family.parameters, self.parameters, strict=True))
+        if self.family.packed is None:
+            return arrays
+        return {
+            name: np.stack(np.broadcast_arrays(*(np.asarray(arrays[part]) for part in parts)), -1)
+            for name, parts in self.family.packed.items()
+        }
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one draw, whose axes follow those of `shape`."""
+        own = self.family.event_shape
+        return np.shape(self.parameters[0])[-1:] if own is None else own
 
     def routed_by_size(self, method: str) -> Self:
         """Return the request, with the direct route if `method` is "auto" and the draws are too few for a table."""
@@ -85,13 +171,19 @@ class Request:
         return dataclasses.replace(self, route="direct") if method == "auto" and few else self
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
-        """Return the request with the sharding of its result; raise ValueError if it shards components of a draw."""
+        """Return the request with the sharding of its result, or raise ValueError if that is impossible."""
         if out_sharding is None:
             return self
+        given = f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)}"
+        if not self.family.explicit_meshes and AxisType.Explicit in out_sharding.mesh.axis_types:
+            raise ValueError(
+                f"{given} is over a mesh with explicit axes, over which {self.family.noun}s cannot be sharded. Make "
+                "the mesh with axis_types=(AxisType.Auto, ...)."
+            )
         if self.event_shape and any(out_sharding.spec[len(self.shape) :]):
             raise ValueError(
-                f"{caller}: out_sharding={arguments.safe_repr(out_sharding.spec)} shards the components of a "
-                f"{self.noun}. Shard only the axes of the batch, of shape {self.shape}."
+                f"{given} shards the components of a {self.family.noun}. Shard only the axes of the batch, of shape "
+                f"{self.shape}."
             )
         return dataclasses.replace(self, out_sharding=out_sharding)
 
@@ -110,60 +202,43 @@ class Request:
 
     def within_stream(self, caller: str, start: int, end: int, described: str) -> None:
         """Raise ValueError if draws `start` to ``end - 1``, as `described` in the message, pass the stream's end."""
-        arguments.within_stream(caller, start, end, described, self.numbers, self.noun)
+        numbers = self.family.numbers(self.event_shape)
+        arguments.within_stream(caller, start, end, described, numbers, self.family.noun)
 
 
-def route_of(caller: str, method: str, concentration: jax.Array | jax.ShapeDtypeStruct) -> str:
-    """Return the route of a part of a stream: for "auto", the table for one concentration, whatever the part's size."""
-    route = arguments.method(caller, method, concentration)
-    if route == "auto":
-        route = "table" if concentration.size == 1 else "direct"
-    return route
+class Programs(NamedTuple):
+    """The two forms of a program: one allocates its result, and one reuses an array's memory."""
 
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("key", "loc", "concentration", "start"),
-    meta_fields=("shape", "dtype", "route", "out_sharding"),
-)
-@dataclasses.dataclass(frozen=True)
-class DrawRequest(Request):
-    """A draw of angles for `sampler.draw`, as a pytree in which all fields except arrays are static."""
-
-    distribution: ClassVar[str] = "von-mises"
-    key: jax.Array
-    """One typed key."""
-    loc: jax.Array
-    concentration: jax.Array
-    """Like `loc`, an array that `arguments.parameters` returned."""
-    start: counter.Wide | None
-    """Position of the first angle in the key's stream, a pair (hi, lo) of uint32; None for 0."""
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    route: str
-    """ "direct" or "table"."""
-    out_sharding: NamedSharding | None = None
+    new: jax.stages.Wrapped
+    into: jax.stages.Wrapped
+    """The program with an additional first argument, the array to reuse."""
 
     @classmethod
-    def part(
-        cls,
-        caller: str,
-        key: object,
-        loc: object,
-        concentration: object,
-        shape: object,
-        dtype: DTypeLike | None,
-        method: str,
-        /,
-    ) -> Self:
-        """Return a checked request from position 0, with a route that does not depend on its size."""
-        checked_key = arguments.one_key(caller, key)
-        arrays, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
-        sizes = arguments.result_shape(caller, shape, **arrays)
-        route = route_of(caller, method, arrays["concentration"])
-        return cls(checked_key, arrays["loc"], arrays["concentration"], None, sizes, of_result, route)
+    def of(cls, program: Callable[[Request], jax.Array]) -> Self:
+        """Apply `jax.jit` to both forms of ``program(request)``."""
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters by name."""
-        return {"loc": self.loc, "concentration": self.concentration}
+        def into(buffer: jax.Array, request: Request) -> jax.Array:
+            return program(request)
+
+        return cls(jax.jit(program), jax.jit(into, donate_argnums=0, keep_unused=True))
+
+    def run(self, request: Request, buffer: jax.Array | None) -> jax.Array:
+        """Draw `request`, in the memory of `buffer` if that is given."""
+        drawn: jax.Array = self.new(request) if buffer is None else self.into(buffer, request)
+        return drawn
+
+
+def _by_family(request: Request) -> jax.Array:
+    return request.family.program(request)
+
+
+PROGRAMS = Programs.of(_by_family)
+
+
+def draw(request: Request, buffer: jax.Array | None = None) -> jax.Array:
+    """Draw a request.
+
+    If `buffer` is given, it must have the shape and dtype of the result. The draws reuse its memory, and `buffer` is
+    deleted.
+    """
+    return PROGRAMS.run(request, buffer)

@@ -1,7 +1,6 @@
 """Draw angles with `sample_von_mises`, and blocks of a stream of any family with `sample_block`."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
 from jax_von_mises.sampling import bivariate, counter, sphere, transform
-from jax_von_mises.sampling.programs import Programs
-from jax_von_mises.sampling.request import DrawRequest, Request
+from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw
 
 
 def sample_von_mises(
@@ -96,7 +94,8 @@ def sample_von_mises(
     ((1000,), 'float32')
     """
     caller = "sample_von_mises"
-    request = DrawRequest.whole(caller, key, loc, concentration, shape, dtype, method, out_sharding)
+    values = {"loc": loc, "concentration": concentration}
+    request = Request.whole(VON_MISES, caller, key, values, shape, dtype, method, out_sharding)
     return (kernels_for(request) or PROGRAMS).run(request, None)
 
 
@@ -152,25 +151,16 @@ def sample_block(
     caller = "sample_block"
     family = family_of(caller, distribution)
     start = arguments.position(caller, start)
-    request = family.request.part(caller, key, loc, concentration, shape, dtype, method)
-    return family.draw(request.block(caller, start))
+    request = Request.of_stream(family, caller, key, loc, concentration, shape, dtype, method)
+    return draw(request.block(caller, start))
 
 
-def draw(request: DrawRequest, buffer: jax.Array | None = None) -> jax.Array:
-    """Draw the angles of a request.
-
-    If `buffer` is given, it must have the shape and dtype of the result. The angles reuse its memory, and `buffer` is
-    deleted.
-    """
-    return PROGRAMS.run(request, buffer)
-
-
-def angles_of(request: DrawRequest) -> jax.Array:
+def angles_of(request: Request) -> jax.Array:
     """Return the angles of a request, computed in one program."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
     # Promote explicitly, since users may disable implicit promotion.
     compute = arguments.compute_dtype(dtype)
-    loc, concentration = (jnp.asarray(x, compute) for x in (request.loc, request.concentration))
+    loc, concentration = (jnp.asarray(x, compute) for x in request.parameters)
     if out_sharding is None:
         out_sharding = explicit_sharding(shape, loc, concentration)
     # An automatic mesh needs only a constraint on the result; an explicit one needs the sharding of every array.
@@ -182,10 +172,22 @@ def angles_of(request: DrawRequest) -> jax.Array:
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-PROGRAMS = Programs.of(angles_of)
+VON_MISES = Family(
+    name="von-mises",
+    noun="angle",
+    parameters={"loc": 0, "concentration": 0},
+    tabulated=("concentration",),
+    program=angles_of,
+)
+FAMILIES = {family.name: family for family in (VON_MISES, sphere.VON_MISES_FISHER, bivariate.SINE, bivariate.COSINE)}
 
 
-def kernels_for(request: DrawRequest) -> Programs | None:
+def family_of(caller: str, distribution: str) -> Family:
+    """Return the family of the distribution with this name."""
+    return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]
+
+
+def kernels_for(request: Request) -> Programs | None:
     """Return the `Programs` that draw a whole request by a CUDA kernel, or None.
 
     The module of the kernels is imported only if the environment turns them on and JAX has a CUDA device. Blocks,
@@ -200,24 +202,3 @@ def kernels_for(request: DrawRequest) -> Programs | None:
     from jax_von_mises.sampling import cuda
 
     return cuda.programs_for(request)
-
-
-class Family(NamedTuple):
-    """The request and the draw function of a distribution, for streams and files."""
-
-    request: type[Request]
-    draw: Callable[..., jax.Array]
-    """A function of a request, and optionally of a buffer, such as `draw`."""
-
-
-FAMILIES: dict[str, Family] = {
-    "von-mises": Family(DrawRequest, draw),
-    "von-mises-fisher": Family(sphere.SphereRequest, sphere.draw_directions),
-    "sine-bivariate-von-mises": Family(bivariate.SineRequest, bivariate.draw_pairs),
-    "cosine-bivariate-von-mises": Family(bivariate.CosineRequest, bivariate.draw_pairs),
-}
-
-
-def family_of(caller: str, distribution: str) -> Family:
-    """Return the family of the distribution with this name."""
-    return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]

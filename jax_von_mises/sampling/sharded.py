@@ -17,7 +17,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import Request, draw
 
 
 def sample_pmap(
@@ -103,7 +103,9 @@ def sample_pmap(
     one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
     # With separate streams, the method is checked below, since it depends on one device's part.
     asked = "auto" if separate else method
-    request = DrawRequest.whole(caller, one, loc, concentration, shape, dtype, asked)
+    request = Request.whole(
+        sampler.VON_MISES, caller, one, {"loc": loc, "concentration": concentration}, shape, dtype, asked
+    )
     sizes, dtype = request.shape, request.dtype
     if not sizes or sizes[0] != len(devices):
         has = f"has length {sizes[0]} along its leading axis" if sizes else "has no leading axis"
@@ -116,8 +118,8 @@ def sample_pmap(
             f"{caller}: a mesh with the axes {jax.sharding.get_abstract_mesh().axis_names} is in scope, where jax.pmap "
             "does not work. Use sample_von_mises with out_sharding, or sample_shard inside jax.shard_map."
         )
-    loc, loc_axis = _along_devices(request.loc, sizes)
-    concentration, concentration_axis = _along_devices(request.concentration, sizes)
+    loc, loc_axis = _along_devices(request.parameters[0], sizes)
+    concentration, concentration_axis = _along_devices(request.parameters[1], sizes)
     if separate:
         part = concentration.shape if concentration_axis is None else concentration.shape[1:]
         method = arguments.method(caller, method, jax.ShapeDtypeStruct(part, dtype))
@@ -198,8 +200,8 @@ def sample_shard(
             "surrounding code is mapped over. Call it in the body of jax.shard_map or jax.pmap, with its axis names."
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
-    request = DrawRequest.part(caller, key, loc, concentration, shape, dtype, method)
-    return sampler.draw(request.block(caller, start))
+    request = Request.of_stream(sampler.VON_MISES, caller, key, loc, concentration, shape, dtype, method)
+    return draw(request.block(caller, start))
 
 
 def _local_devices(caller: str, devices: Any) -> tuple[jax.Device, ...]:
@@ -262,7 +264,7 @@ def _part(
 ) -> jax.Array:
     """Return a device's part of the stream that all devices share."""
     start = counter.multiply_wide(device, math.prod(shape))
-    return sampler.draw(DrawRequest(key, loc, concentration, start, shape, dtype, route))
+    return draw(Request(sampler.VON_MISES, key, (loc, concentration), start, shape, dtype, route))
 
 
 def _stream(

@@ -14,10 +14,10 @@ first word of a cosine's number gives its side: 1 for the half of the probabilit
 other half. The other bits give the tail probability towards the pole on that side, as in `transform.tail`.
 """
 
-import dataclasses
 import functools
 import math
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,7 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.programs import Programs
-from jax_von_mises.sampling.request import Request, route_of
+from jax_von_mises.sampling.request import Family, Request, draw
 
 
 def numbers_per_direction(dimension: int) -> int:
@@ -173,7 +172,7 @@ def sample_von_mises_fisher(
     key: ArrayLike,
     mean_direction: ArrayLike,
     concentration: ArrayLike,
-    shape: int | tuple[int, ...] = (),
+    shape: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     *,
     method: str = "auto",
@@ -195,7 +194,7 @@ def sample_von_mises_fisher(
     concentration : float or array
         :math:`\kappa` in [0, inf]; it broadcasts with the batch shape of `mean_direction`. At 0 the distribution is
         uniform on the sphere; at inf it is a point mass at the mean direction. Negative numbers and NaN give NaN.
-    shape : int or tuple of ints
+    shape : int or tuple of ints, optional
         Shape of the batch, to which the parameters broadcast; by default their broadcast shape. The result has one more
         axis, of length d.
     dtype : optional
@@ -242,73 +241,15 @@ def sample_von_mises_fisher(
     ((1000, 3), 'float32')
     """
     caller = "sample_von_mises_fisher"
-    request = SphereRequest.whole(caller, key, mean_direction, concentration, shape, dtype, method, out_sharding)
-    return draw_directions(request)
+    values = {"mean_direction": mean_direction, "concentration": concentration}
+    return draw(Request.whole(VON_MISES_FISHER, caller, key, values, shape, dtype, method, out_sharding))
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("key", "mean_direction", "concentration", "start"),
-    meta_fields=("shape", "dtype", "route", "out_sharding"),
-)
-@dataclasses.dataclass(frozen=True)
-class SphereRequest(Request):
-    """A draw of directions for `draw_directions`, as a pytree in which all fields except arrays are static."""
-
-    distribution: ClassVar[str] = "von-mises-fisher"
-    noun: ClassVar[str] = "direction"
-    key: jax.Array
-    mean_direction: jax.Array
-    concentration: jax.Array
-    start: counter.Wide | None
-    shape: tuple[int, ...]
-    """Shape of the batch, without the axis of the components."""
-    dtype: np.dtype[Any]
-    route: str
-    out_sharding: NamedSharding | None = None
-
-    @classmethod
-    def part(
-        cls,
-        caller: str,
-        key: object,
-        mean_direction: object,
-        concentration: object,
-        shape: object,
-        dtype: DTypeLike | None,
-        method: str,
-        /,
-    ) -> Self:
-        """Return a checked request from position 0, with a route that does not depend on its size."""
-        checked_key = arguments.one_key(caller, key)
-        given = {"mean_direction": mean_direction, "concentration": concentration}
-        arrays, of_result = arguments.parameters(caller, dtype, **given)
-        arguments.dimension(caller, "mean_direction", arrays["mean_direction"])
-        sizes = arguments.batch_shape(caller, shape, **arrays)
-        route = route_of(caller, method, arrays["concentration"])
-        return cls(checked_key, arrays["mean_direction"], arrays["concentration"], None, sizes, of_result, route)
-
-    @property
-    def parameters(self) -> dict[str, jax.Array]:
-        """The parameters by name."""
-        return {"mean_direction": self.mean_direction, "concentration": self.concentration}
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one direction."""
-        return self.mean_direction.shape[-1:]
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers of the stream one direction uses."""
-        return numbers_per_direction(self.event_shape[0])
-
-
-def directions(request: SphereRequest) -> jax.Array:
+def directions(request: Request) -> jax.Array:
     """Return the directions of a request, computed in one program."""
     shape, route, sharding = request.shape, request.route, request.out_sharding
     compute = arguments.compute_dtype(request.dtype)
-    mean, kappa = (jnp.asarray(x, compute) for x in (request.mean_direction, request.concentration))
+    mean, kappa = (jnp.asarray(x, compute) for x in request.parameters)
     mean, kappa = xla.hide_constants(mean, kappa)
     if kappa.size == 1:
         kappa = kappa.reshape(())
@@ -342,9 +283,12 @@ def directions(request: SphereRequest) -> jax.Array:
     return lax.with_sharding_constraint(x, sharding) if automatic else x
 
 
-PROGRAMS = Programs.of(directions)
-
-
-def draw_directions(request: SphereRequest, buffer: jax.Array | None = None) -> jax.Array:
-    """Draw the directions of a request; for `buffer`, see `sampler.draw`."""
-    return PROGRAMS.run(request, buffer)
+VON_MISES_FISHER = Family(
+    name="von-mises-fisher",
+    noun="direction",
+    parameters={"mean_direction": 1, "concentration": 0},
+    tabulated=("concentration",),
+    program=directions,
+    numbers=lambda event_shape: numbers_per_direction(event_shape[0]),
+    event_shape=None,
+)

@@ -21,7 +21,7 @@ from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.sampling import counter, sampler, transform
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import Request, draw
 
 
 def sample_antithetic(
@@ -191,7 +191,8 @@ def _antithetic(
     compute = arguments.compute_dtype(dtype)
     # Not `sample_von_mises`, since this trace is kept even if the CUDA kernels are turned on or off later.
     size = shape[0] // 2, *shape[1:]
-    half = sampler.draw(DrawRequest.whole("sample_antithetic", key, 0.0, concentration, size, compute, "auto"))
+    values = {"loc": 0.0, "concentration": concentration}
+    half = draw(Request.whole(sampler.VON_MISES, "sample_antithetic", key, values, size, compute, "auto"))
     x = jnp.concatenate([half, -half])
     return wrap(x, broadcast_sharded(reduce_turns(jnp.asarray(loc, compute)), shape, None)).astype(dtype)
 

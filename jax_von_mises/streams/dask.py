@@ -21,7 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.functions import von_mises
 from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import Request, draw
 
 try:
     # This absolute import finds the library, not this module.
@@ -96,7 +96,7 @@ def sample(
     # Python numbers and weakly typed JAX arrays have no fixed dtype, so a number stands for them in the request.
     numbers = {"loc": loc, "concentration": concentration}
     few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak(value)}
-    request = DrawRequest.whole(caller, key, few["loc"], few["concentration"], sizes, dtype, route)
+    request = Request.whole(sampler.VON_MISES, caller, key, few, sizes, dtype, route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
     drawing = Drawing(
@@ -195,8 +195,8 @@ def _runs(
     """Return runs of `length` angles from several positions of a stream."""
 
     def run(loc: jax.Array, concentration: jax.Array, high: jax.Array, low: jax.Array) -> jax.Array:
-        request = DrawRequest(key, loc, concentration, (high, low), (length,), dtype, route)
-        return sampler.draw(request)
+        request = Request(sampler.VON_MISES, key, (loc, concentration), (high, low), (length,), dtype, route)
+        return draw(request)
 
     along = 0 if loc.ndim else None, 0 if concentration.ndim else None
     if len(high) == 1:

@@ -21,8 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import counter, sampler
-from jax_von_mises.sampling.request import DrawRequest
-from jax_von_mises.sampling.sphere import SphereRequest
+from jax_von_mises.sampling.request import Request, draw
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
 FORMAT = "jax_von_mises stream 1"
@@ -35,7 +34,7 @@ WRITTEN_OUT = 32
 class Stream:
     """One stream of rows, created by `Stream.of`, which checks its arguments."""
 
-    row: DrawRequest | SphereRequest
+    row: Request
     """The request for the first row."""
 
     @classmethod
@@ -50,8 +49,8 @@ class Stream:
         distribution: str = "von-mises",
     ) -> "Stream":
         """Return the stream of these arguments, which are those of `sample_block`."""
-        request: Any = sampler.family_of(caller, distribution).request
-        return cls(request.part(caller, key, loc, concentration, None, dtype, method))
+        family = sampler.family_of(caller, distribution)
+        return cls(Request.of_stream(family, caller, key, loc, concentration, None, dtype, method))
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -84,17 +83,17 @@ class Stream:
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
         request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return sampler.FAMILIES[self.row.distribution].draw(request, buffer)
+            return draw(request, buffer)
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the numbers, as JSON types; equal streams have equal identities."""
         return {
-            "distribution": self.row.distribution,
+            "distribution": self.row.family.name,
             "key": {
                 "impl": str(jax.random.key_impl(self.row.key)),
                 "data": np.asarray(jax.random.key_data(self.row.key)).tolist(),
             },
-            "parameters": {name: as_json(value, self.dtype) for name, value in self.row.parameters.items()},
+            "parameters": {name: as_json(value, self.dtype) for name, value in self.row.stream_parameters.items()},
             "dtype": self.dtype.name,
             "method": self.row.route,
         }

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec
 
 import jax_von_mises as jvm
 from jax_von_mises import VonMises
-from jax_von_mises.sampling import bivariate
 
 
 def test_is_a_frozen_pytree():
@@ -262,20 +261,6 @@ def test_other_classes_do_not_share_programs(cls):
     assert jax.tree.structure(jax.tree.unflatten(mine, children.values())) == mine
     keys = [path for path, _ in jax.tree_util.tree_flatten_with_path(cls(**children))[0]]
     assert [str(key) for (key,) in keys] == [f".{field.name}" for field in dataclasses.fields(cls)]
-
-
-def test_requests_do_not_share_programs(key):
-    """Requests of classes that share one jitted function have other tree structures, and other hashes of them."""
-    arrays = tuple(jnp.float32(x) for x in (0.0, 0.0, 2.0, 3.0, 1.0))
-    sine, cosine = (
-        cls(key, arrays, None, (3,), np.dtype("float32"), "direct")
-        for cls in (bivariate.SineRequest, bivariate.CosineRequest)
-    )
-    assert jax.tree.structure(sine) != jax.tree.structure(cosine)
-    for request in (sine, cosine):
-        again = jax.tree.map(lambda leaf: leaf, request)
-        assert (type(again), again.kind) == (type(request), request.kind)
-    assert (bivariate.draw_pairs(sine) != bivariate.draw_pairs(cosine)).any()
 
 
 # ---------------------------------------------------------------------------------------------- equality

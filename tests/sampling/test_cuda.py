@@ -13,7 +13,7 @@ import pytest
 import jax_von_mises
 from jax_von_mises import environment
 from jax_von_mises.sampling import counter, cuda, sampler
-from jax_von_mises.sampling.request import DrawRequest
+from jax_von_mises.sampling.request import Request
 from tests import children
 
 DIFFERENCE = cuda._difference.__wrapped__
@@ -77,8 +77,8 @@ def test_draws_by_the_plain_path(launches, key, monkeypatch):
     """All other draws use the plain path: other dtypes, routes and devices, and blocks of a stream."""
 
     def request(shape=(8,), dtype="float32", route="direct", key=key, sharding=None, count=8):
-        one = jnp.ones((), jnp.float32)
-        return DrawRequest(key, one, jnp.ones(count, jnp.float32), None, shape, np.dtype(dtype), route, sharding)
+        parameters = jnp.ones((), jnp.float32), jnp.ones(count, jnp.float32)
+        return Request(sampler.VON_MISES, key, parameters, None, shape, np.dtype(dtype), route, sharding)
 
     assert sampler.kernels_for(request()) is not None
     for other in (

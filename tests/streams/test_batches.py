@@ -92,11 +92,11 @@ def test_without_donation_batches_stay(stream):
 
 
 def test_one_program_serves_all_batches():
-    from jax_von_mises.sampling import sampler
+    from jax_von_mises.sampling import request
 
     jax.clear_caches()
     list(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_345, 100))
-    assert sampler.PROGRAMS.new._cache_size() == 1
+    assert request.PROGRAMS.new._cache_size() == 1
 
 
 def test_next_batch_is_already_started():

@@ -36,7 +36,7 @@ def give_prepared_rows():
     """Let streams return prepared rows, since drawing takes longer than writing."""
 
     def rows(self, first, count, *_):
-        return jax.device_put(np.resize(prepared(float(self.row.loc))[first : first + count], count))
+        return jax.device_put(np.resize(prepared(float(self.row.parameters[0]))[first : first + count], count))
 
     stream.Stream.rows = rows
 
