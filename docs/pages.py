@@ -4,7 +4,8 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 
 - ``results NAME``: a table of the committed benchmark results (`docs.results`);
 - ``code EXAMPLE NAME``: a function or class of an example;
-- ``output EXAMPLE [N]``: the output of an example, or block N of that output, counted from 0.
+- ``output EXAMPLE [N]``: the output of an example, or block N of that output, counted from 0;
+- ``methods``: which methods each distribution has.
 
 ``python -m docs.pages`` writes these parts, the notebook of the tour and the pictures in ``docs/_static``;
 ``--examples`` also runs the examples again, which takes several minutes.
@@ -21,6 +22,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import jax_von_mises
 from benchmarks import plots
 from docs import architecture, results
 
@@ -107,6 +109,42 @@ def output(example, block=None):
     return text if text.startswith("|") else f"```text\n{text}\n```"
 
 
+CLASSES = (
+    "VonMises",
+    "VonMisesFisher",
+    "SineBivariateVonMises",
+    "CosineBivariateVonMises",
+    "Torus",
+    "Mixture",
+    "CircularDistribution",
+    "SineSkewed",
+)
+
+
+def methods():
+    """Return the table of the distributions' public methods and properties: a row for each name."""
+    classes = [getattr(jax_von_mises, name) for name in CLASSES]
+    found = {}
+    for cls in classes:
+        for name in dir(cls):
+            if (
+                name[0] != "_"
+                and name not in cls.__dataclass_fields__
+                and not name.isupper()
+            ):
+                found.setdefault(name, []).append(cls)
+    rows = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    lines = [
+        "| | " + " | ".join(f"`{name}`" for name in CLASSES) + " |",
+        "|---" + "|:---:" * len(CLASSES) + "|",
+    ]
+    lines += [
+        f"| `{name}` | " + " | ".join("✓" * (cls in having) for cls in classes) + " |"
+        for name, having in rows
+    ]
+    return "\n".join(lines)
+
+
 def filled(text, parts):
     """Return the text of a page with all its generated parts updated.
 
@@ -117,7 +155,12 @@ def filled(text, parts):
     parts : dict
         Tables of the results by name, as `docs.results.parts` returns them.
     """
-    makers = {"results": parts.__getitem__, "code": code, "output": output}
+    makers = {
+        "results": parts.__getitem__,
+        "code": code,
+        "output": output,
+        "methods": methods,
+    }
 
     def update(match):
         kind, *names = match[2].split()

@@ -117,6 +117,11 @@ COSINE = lambda x, k: k * jnp.cos(x)  # noqa: E731
 CIRCULAR, SKEWED = jvm.CircularDistribution(COSINE, 1.0), jvm.SineSkewed(jvm.VonMises(0.5, 2.0), 0.3)
 SAMPLE = {"key": KEY, "sample_shape": (2,)}
 SAMPLED = {"key": "key", "sample_shape": "shape"}
+# Methods that call another one, which the message names.
+ALIASES = {
+    **{"log_cdf": "cdf", "log_sf": "sf", "survival_function": "sf", "log_survival_function": "sf"},
+    **{"quantile": "icdf", "prob": "log_prob"},
+}
 VALUE = {"value": np.full(3, 0.5, np.float32)}
 
 
@@ -162,7 +167,20 @@ FUNCTIONS = {
             },
         ),
         **methods(TORUS, "Torus", log_prob="log_prob", prob="prob"),
-        **methods(MIXTURE, "Mixture", **dict.fromkeys(("log_prob", "prob", "cdf", "responsibilities"), "Mixture")),
+        **methods(
+            MIXTURE,
+            "Mixture",
+            **dict.fromkeys(("log_prob", "prob", "responsibilities", "cdf", "sf", "log_cdf", "log_sf"), "Mixture"),
+            **dict.fromkeys(("survival_function", "log_survival_function", "icdf"), "Mixture"),
+        ),
+        "Mixture.quantile": Refusal(MIXTURE.quantile, VALUE, {"value": "numbers"}, "Mixture.icdf", "q"),
+        **methods(ONE, "VonMises", interval="VonMises"),
+        **{
+            f"{cls}.sample_and_log_prob": Refusal(
+                one.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
+            )
+            for cls, one in (("Torus", TORUS), ("Mixture", MIXTURE))
+        },
         **methods(THEIRS, "numpyro.VonMises", log_prob="log_prob", cdf="cdf", icdf="icdf"),
         "VonMises.sample": Refusal(ONE.sample, SAMPLE, {**SAMPLED, "method": "choice"}, "sample"),
         "VonMises.sample_and_log_prob": Refusal(
@@ -271,13 +289,19 @@ FUNCTIONS = {
             {"distribution": "distribution", "skewness": "numbers"},
         ),
         **{
-            f"{cls}.{name}": Refusal(getattr(one, name), {argument: 0.5}, {argument: "numbers"}, f"{cls}.{called}")
+            f"{cls}.{name}": Refusal(
+                getattr(one, name),
+                {argument: 0.5},
+                {argument: "numbers"},
+                f"{cls}.{called}",
+                "q" if called == "icdf" else None,
+            )
             for cls, one, names in (
-                ("CircularDistribution", CIRCULAR, ("log_prob", "prob", "cdf", "sf", "icdf")),
+                ("CircularDistribution", CIRCULAR, ("log_prob", "cdf", "sf", "icdf", *ALIASES)),
                 ("SineSkewed", SKEWED, ("log_prob", "prob")),
             )
             for name in names
-            for argument, called in [("q" if name == "icdf" else "value", "log_prob" if name == "prob" else name)]
+            for argument, called in [("q" if name == "icdf" else "value", ALIASES.get(name, name))]
         },
         **{
             f"{cls}.{name}": Refusal(getattr(one, name), good, kinds, f"{cls}.sample", "key")
@@ -429,9 +453,9 @@ FUNCTIONS = {
 WITHOUT_ARGUMENTS = {
     *(f"{cls}.{name}" for cls in ("VonMises", "Torus", "Mixture") for name in ("batch_shape", "event_shape", "dtype")),
     *(f"{cls}.broadcast" for cls in ("VonMises", "Torus", "Mixture")),
-    *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev")),
+    *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev", "mean_resultant_length")),
     *(f"Torus.{name}" for name in ("mean", "mode", "entropy")),
-    *("Mixture.log_weights", "Mixture.mean"),
+    *(f"Mixture.{name}" for name in ("log_weights", "probs", "mean", "mean_resultant_length", "variance", "stddev")),
     *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
     *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
     *(
@@ -441,7 +465,7 @@ WITHOUT_ARGUMENTS = {
     ),
     *(
         f"CircularDistribution.{name}"
-        for name in ("error", "log_normalizer", "entropy", "mean", "mean_resultant_length")
+        for name in ("error", "log_normalizer", "entropy", "mean", "mean_resultant_length", "variance", "stddev")
     ),
     *(f"numpyro.VonMisesFisher.{name}" for name in ("mean", "mode", "entropy")),
     *(f"numpyro.VonMises.{name}" for name in ("mean", "mode", "variance", "entropy")),
@@ -460,12 +484,13 @@ def public():
     classes |= {"VonMisesFisher": jvm.VonMisesFisher, "numpyro.VonMises": jax_von_mises.numpyro.VonMises}
     classes |= {"CircularDistribution": jvm.CircularDistribution, "SineSkewed": jvm.SineSkewed}
     classes["numpyro.VonMisesFisher"] = jax_von_mises.numpyro.VonMisesFisher
-    # Both models inherit their methods from one class.
     classes["SineBivariateVonMises"] = jvm.SineBivariateVonMises.__base__
     classes["numpyro.SineBivariateVonMises"] = jax_von_mises.numpyro.SineBivariateVonMises.__base__
     names = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
     for name, cls in classes.items():
-        names |= {f"{name}.{member}" for member, value in vars(cls).items() if member[0] != "_" and acts(value)}
+        ours = [each for each in cls.__mro__ if each.__module__.startswith("jax_von_mises")]
+        members = {member: value for each in ours for member, value in vars(each).items()}
+        names |= {f"{name}.{member}" for member, value in members.items() if member[0] != "_" and acts(value)}
     return names
 
 

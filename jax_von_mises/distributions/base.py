@@ -121,6 +121,40 @@ class Distribution(ByValue):
             raise TypeError(f"{name}.{method}: other={arguments.safe_repr(other)} must be a {name}.")
 
 
+class OfAngles(Distribution):
+    """Base class of distributions of one angle, which define `cdf`, `sf`, `icdf`, `mean_resultant_length`, `variance`.
+
+    Names of TFP and of SciPy stand for the same methods.
+    """
+
+    def log_cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of `cdf`."""
+        return jnp.log(self.cdf(value))
+
+    def log_sf(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of `sf`."""
+        return jnp.log(self.sf(value))
+
+    def survival_function(self, value: ArrayLike) -> jax.Array:
+        """See `sf`."""
+        result: jax.Array = self.sf(value)
+        return result
+
+    def log_survival_function(self, value: ArrayLike) -> jax.Array:
+        """See `log_sf`."""
+        return self.log_sf(value)
+
+    def quantile(self, value: ArrayLike) -> jax.Array:
+        """See `icdf`."""
+        result: jax.Array = self.icdf(value)
+        return result
+
+    def stddev(self) -> jax.Array:
+        """Return the circular standard deviation in radians, the square root of -2 log `mean_resultant_length`."""
+        variance: jax.Array = self.variance()
+        return jnp.sqrt(-2 * jnp.log1p(-variance))
+
+
 class Parametric(Distribution):
     """Base class of distributions whose parameters are arrays with a common batch."""
 
@@ -138,8 +172,8 @@ class Parametric(Distribution):
         if all(arguments.is_array(x) or isinstance(x, int | float) for x in given.values()):
             self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
         if validate_args:
-            for parameter in self.PARAMETERS:
-                check_values(caller, parameter, given[parameter.name])
+            for parameter, value in zip(self.PARAMETERS, self._parameters().values(), strict=True):
+                check_values(caller, parameter, value)
 
     def _parameters(self) -> dict[str, Any]:
         """Return the checked parameters by name."""

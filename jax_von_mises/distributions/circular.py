@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import Distribution, Parameter, check_values
+from jax_von_mises.distributions.base import Distribution, OfAngles, Parameter, check_values
 from jax_von_mises.distributions.pytrees import ByValue, pytree
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.numerics import xla
@@ -33,7 +33,7 @@ NODES_PER_PANEL = panels.NODES["float32"]
 
 @pytree("parameters", "closed_over", "points", static=("log_density", "nodes", "wide"))
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class CircularDistribution(Distribution):
+class CircularDistribution(OfAngles):
     r"""The distribution of an angle with a density proportional to ``exp(log_density(angle, *parameters))``.
 
     A frozen pytree with the parameters and `points` as leaves, so `jit`, `grad` and `vmap` accept and return it.
@@ -251,6 +251,11 @@ class CircularDistribution(Distribution):
         result: jax.Array = of_panels(self, "mean_resultant_length")
         return result
 
+    def variance(self) -> jax.Array:
+        """Return the circular variance, 1 - `mean_resultant_length`, without cancellation."""
+        result: jax.Array = of_panels(self, "variance")
+        return result
+
     def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
         """Return the single value as an array, and the dtype of the result."""
         numbered = {f"parameter {i}": x for i, x in enumerate(self.parameters)}
@@ -330,7 +335,7 @@ def rounded(distribution: CircularDistribution) -> tuple[np.dtype, np.dtype]:
 
 @functools.partial(jax.jit, static_argnames="name")
 def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
-    """Compute the log normaliser, the entropy, the mean or the mean resultant length, from panels."""
+    """Compute the log normaliser, the entropy, the mean, its length or the variance, from panels."""
     dtype, compute = rounded(distribution)
     divided = divide(distribution, compute)
     if name == "log_normalizer":
@@ -339,7 +344,13 @@ def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
         result = divided.entropy()
     else:
         cosine, sine = (divided.expectation(of(divided.angles)) for of in (jnp.cos, jnp.sin))
-        result = jnp.arctan2(sine, cosine) if name == "mean" else jnp.sqrt(cosine * cosine + sine * sine)
+        mean = jnp.arctan2(sine, cosine)
+        if name == "mean":
+            result = mean
+        elif name == "variance":
+            result = divided.expectation(2 * jnp.square(jnp.sin(0.5 * (divided.angles - mean))))
+        else:
+            result = jnp.sqrt(cosine * cosine + sine * sine)
     return result.astype(dtype)
 
 

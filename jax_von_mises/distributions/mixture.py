@@ -20,23 +20,27 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
-from jax_von_mises.distributions.base import Distribution, as_leaf
+from jax_von_mises.distributions.base import OfAngles, as_leaf
 from jax_von_mises.distributions.bivariate import BivariateVonMises
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import clip, nan_unless
 
 # Up to this number of components, one loop over the values computes the density. Each component adds 0.15 s to the
 # compilation.
 UNROLLED = 16
+# Most steps of `quantile`. Each halves the bracket or the step, so that twice the number of a float's bits is enough.
+MOST_STEPS = 128
 
 
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class Mixture(Distribution):
+class Mixture(OfAngles):
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus` or bivariate von Mises distributions.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
@@ -188,14 +192,39 @@ class Mixture(Distribution):
         The probability counts from -pi, since the components have no common `loc`. The absolute error is 3 ulp of 1.
         Points on a torus have no order, so TypeError is raised for them.
         """
-        components = self.components
-        if not isinstance(components, VonMises):
-            raise TypeError("Mixture.cdf: the points of a torus have no order. Use prob or log_prob.")
-        start = self._each(components.cdf, jnp.asarray(-jnp.pi, self.dtype))
-        weights, start, end = promote_and_broadcast(
-            jnp.exp(self.log_weights()), start, self._each(components.cdf, value)
+        return self._between("cdf", -np.pi, value)
+
+    def sf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between `value` and pi, as accurate as `cdf`."""
+        return self._between("sf", value, np.pi)
+
+    def _between(self, method: str, low: ArrayLike, high: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between `low` and `high`, which are numbers or arrays of any dtype."""
+        components = self._of_angles(method)
+        ends = (jnp.asarray(x, self.dtype) if type(x) is float else x for x in (low, high))
+        weights, below, above = promote_and_broadcast(
+            jnp.exp(self.log_weights()), *(self._each(components.cdf, x) for x in ends)
         )
-        return jnp.sum(weights * (end - start), -1)
+        return jnp.sum(weights * (above - below), -1)
+
+    def _of_angles(self, method: str) -> VonMises:
+        """Return the components, or raise TypeError if they are not distributions of one angle."""
+        if not isinstance(self.components, VonMises):
+            raise TypeError(f"Mixture.{method}: the points of a torus have no order. Use prob or log_prob.")
+        return self.components
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1].
+
+        The probability below the result differs from `q` by at most 6 ulp of 1, or the angle is within 4 ulp. First
+        derivatives are exact, with respect to `q` and all parameters, in forward and reverse mode.
+        """
+        self._of_angles("icdf")
+        compute = arguments.compute_dtype(self.dtype)
+        q = arguments.as_jax(arguments.parameter("Mixture.icdf", "q", q), compute)
+        mixture = jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), self)
+        x: jax.Array = quantile(mixture, jnp.broadcast_to(q, jnp.broadcast_shapes(q.shape, self.batch_shape)))
+        return x.astype(self.dtype)
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
         """Return the probability of each component given `value`, along a new last axis."""
@@ -233,14 +262,32 @@ class Mixture(Distribution):
         known = ~jnp.any(jnp.isnan(log_weights), -1)
         return jnp.where(known.reshape(lead + known.shape + (1,) * len(self.event_shape)), drawn, jnp.nan)
 
+    @property
+    def probs(self) -> jax.Array:
+        """The normalised weights, of shape ``batch_shape`` + (components,)."""
+        return jnp.exp(self.log_weights())
+
     def mean(self) -> jax.Array:
         """Return the mean direction in radians, the direction of the mean of (cos x, sin x)."""
+        cosine, sine = self._resultant()
+        return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
+
+    def mean_resultant_length(self) -> jax.Array:
+        """Return the length of the mean of (cos x, sin x), for each angle of a point."""
+        return jnp.hypot(*self._resultant())
+
+    def variance(self) -> jax.Array:
+        """Return the circular variance of each angle, 1 - `mean_resultant_length`, with an absolute error of 2 ulp."""
+        return 1 - self.mean_resultant_length()
+
+    def _resultant(self) -> tuple[jax.Array, jax.Array]:
+        """Return the mean cosine and sine of each angle."""
         weights = jnp.exp(self.log_weights())
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
         weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))
         axis = -1 - len(self.event_shape)
         sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
-        return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
+        return cosine, sine
 
     @classmethod
     def fit(
@@ -491,6 +538,37 @@ def log_of_term(log_weight: jax.Array, log_prob: jax.Array) -> jax.Array:
     """Return the logarithm of a weight times a density; -inf for a weight of 0, even if the density is infinite."""
     log_weight, log_prob = promote_and_broadcast(log_weight, log_prob)
     return log_weight + jnp.where(log_weight == -jnp.inf, 0, log_prob)
+
+
+@jax.jit
+def quantile(mixture: Mixture, q: jax.Array) -> jax.Array:
+    """Solve ``mixture.cdf(x) = q`` by Newton's method, safeguarded by a bracket."""
+    at, fixed = lax.stop_gradient(q), lax.stop_gradient(mixture)
+    limit = largest_angle(q.dtype)
+    end = jnp.full_like(at, limit)
+
+    def unsolved(state: tuple[jax.Array, ...]) -> jax.Array:
+        count, _, _, x, step = state
+        return (count < MOST_STEPS) & jnp.any(jnp.abs(step) > jnp.finfo(x.dtype).eps * jnp.abs(x))
+
+    def closer(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        count, low, high, x, before = state
+        excess = fixed.cdf(x) - at
+        low, high = jnp.where(excess < 0, x, low), jnp.where(excess < 0, high, x)
+        newton = excess / fixed.prob(x)
+        # Halve the bracket where Newton's step leaves it, or is more than half as long as the step before.
+        good = (x - newton >= low) & (x - newton <= high) & (2 * jnp.abs(newton) <= jnp.abs(before))
+        step = jnp.where(good, newton, x - (low + 0.5 * (high - low)))
+        step = jnp.where((excess == 0) | jnp.isnan(excess), 0, step)
+        return count + 1, low, high, x - step, step
+
+    start: tuple[jax.Array, ...] = (jnp.zeros((), jnp.int32), -end, end, jnp.zeros_like(at), 4 * end)
+    x = lax.while_loop(unsolved, closer, start)[3]
+    # One more step, for the derivatives, which are 0 where the density underflows.
+    density = lax.stop_gradient(fixed.prob(x))
+    step = jnp.where(density > 0, (mixture.cdf(x) - q) / jnp.where(density > 0, density, 1), 0)
+    x = jnp.where(at == 0, -end, jnp.where(at == 1, end, clip(x - step, -limit, limit)))
+    return nan_unless(x, (at >= 0) & (at <= 1))
 
 
 def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import jax
 from jax.typing import ArrayLike
 
-from jax_von_mises.distributions.base import Parameter, Parametric
+from jax_von_mises import arguments
+from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.sampling import sampler
@@ -14,7 +15,7 @@ from jax_von_mises.sampling import sampler
 
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class VonMises(Parametric):
+class VonMises(Parametric, OfAngles):
     r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree, which `jit`, `vmap`, `scan` and `grad` accept and return. Its methods are the functions of this
@@ -110,29 +111,26 @@ class VonMises(Parametric):
         """See `jax_von_mises.sf`."""
         return von_mises.sf(value, self.loc, self.concentration)
 
-    def survival_function(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.sf`."""
-        return self.sf(value)
-
     def log_sf(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_sf`."""
         return von_mises.log_sf(value, self.loc, self.concentration)
-
-    def log_survival_function(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.log_sf`."""
-        return self.log_sf(value)
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """See `jax_von_mises.icdf`."""
         return von_mises.icdf(q, self.loc, self.concentration)
 
-    def quantile(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.icdf`."""
-        return self.icdf(value)
-
     def isf(self, q: ArrayLike) -> jax.Array:
         """See `jax_von_mises.isf`."""
         return von_mises.isf(q, self.loc, self.concentration)
+
+    def interval(self, mass: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return both ends of the shortest arc with the probability `mass` in [0, 1], ``loc`` minus and plus a width.
+
+        The ends are not reduced to one turn, so that the second is never below the first.
+        """
+        mass = arguments.as_jax(arguments.parameter("VonMises.interval", "mass", mass), self.dtype)
+        half = von_mises.isf(0.5 - 0.5 * mass, 0.0, self.concentration)
+        return self.mean() - half, self.mean() + half
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
@@ -145,6 +143,10 @@ class VonMises(Parametric):
     def mode(self) -> jax.Array:
         """Return the most likely angle in radians."""
         return von_mises.mode(self.loc, self.concentration)
+
+    def mean_resultant_length(self) -> jax.Array:
+        """Return I1(concentration) / I0(concentration), the length of the mean of (cos x, sin x)."""
+        return self._spread(von_mises.mean_resultant_length(self.concentration))
 
     def variance(self) -> jax.Array:
         """Return the circular variance 1 - I1(concentration) / I0(concentration), between 0 and 1."""

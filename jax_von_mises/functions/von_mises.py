@@ -508,6 +508,15 @@ def _variance(concentration: jax.Array) -> jax.Array:
     return bessel.one_minus_ratio(valid(concentration))
 
 
+def mean_resultant_length(concentration: ArrayLike) -> jax.Array:
+    """Return I1 / I0, the length of the mean of (cos x, sin x), to a few ulp."""
+    return evaluate("mean_resultant_length", _mean_resultant_length, concentration=concentration)
+
+
+def _mean_resultant_length(concentration: jax.Array) -> jax.Array:
+    return bessel.ratio(valid(concentration))
+
+
 def variance(concentration: ArrayLike) -> jax.Array:
     r"""Return the circular variance :math:`1 - A(\kappa)`.
 

@@ -81,3 +81,23 @@ def test_a_missing_method_has_a_reason():
     with pytest.raises(AttributeError, match="VonMises has no scale"):
         _ = ONE["VonMises"].scale
     assert not hasattr(ONE["Torus"], "icdf")
+
+
+@pytest.mark.parametrize("mass", [0.0, 1e-3, 0.5, 0.95, 1.0])
+def test_shortest_arcs(mass):
+    """The arc is centred on the mean direction, and has the probability `mass`."""
+    one = VonMises(np.float32([3.0, -1.0]), np.float32([0.5, 100.0]))
+    low, high = one.interval(mass)
+    np.testing.assert_allclose((low + high) / 2, one.loc, atol=1e-6)
+    np.testing.assert_allclose(one.cdf(high) - one.cdf(low), mass, atol=2e-6)
+    assert np.isnan(one.interval(1.5)[0]).all()
+
+
+def test_lengths_of_means(key):
+    """They are those of many draws; 1 minus the length is accurate even for a narrow density."""
+    one = VonMises(0.5, np.float32([0.0, 1.0, 1e6]))
+    x = np.asarray(one.sample(key, 100_000), float)
+    np.testing.assert_allclose(one.mean_resultant_length(), np.abs(np.exp(1j * x).mean(0)), atol=0.01)
+    density = CircularDistribution(lambda x, k: k * jnp.cos(x), np.float32(1e6))
+    assert float(density.variance()) == pytest.approx(float(one.variance()[2]), rel=1e-5)
+    assert float(density.stddev()) == pytest.approx(1e-3, rel=1e-4)

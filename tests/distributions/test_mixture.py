@@ -89,6 +89,82 @@ def test_cdf():
     assert float(run(mixture, "cdf", 3.1415925)) == pytest.approx(1, abs=1e-6)
 
 
+def test_sf_and_logarithms():
+    mixture, x = three(), np.float32([-3.0, 0.5, 3.0])
+    np.testing.assert_allclose(run(mixture, "cdf", x) + run(mixture, "sf", x), 1, atol=1e-6)
+    np.testing.assert_allclose(run(mixture, "log_cdf", x), np.log(run(mixture, "cdf", x)), rtol=1e-5)
+    np.testing.assert_allclose(run(mixture, "log_sf", x), np.log(run(mixture, "sf", x)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("concentrations", [[4.0, 0.7, 30.0], [1e6, 3e4, 1e3], [0.0, 1e9, 2.0], [50.0, 50.0, 50.0]])
+def test_quantiles(concentrations, dtype):
+    """The probability below the quantile is `q`, by independent integrals, also between distant narrow modes."""
+    with jax.enable_x64(dtype == "float64"):
+        locs, ks = np.array(LOCS, dtype), np.array(concentrations, dtype)
+        mixture = Mixture(probs=np.array(WEIGHTS, dtype), components=VonMises(locs, ks))
+        q = np.r_[np.linspace(0, 1, 101), 1e-5, 1 - 1e-5].astype(dtype)
+        x = np.asarray(run(mixture, "icdf", q), float)
+    assert (np.abs(x) <= np.pi).all()
+    assert (np.diff(x[:101]) >= 0).all()
+
+    def of_component(x, m, k):
+        turns = np.round((x - m) / (2 * np.pi))
+        away = x - m - 2 * np.pi * turns
+        return turns + np.sign(away) * reference.central(np.abs(away), k)
+
+    def probability(x):
+        return sum(
+            w * (of_component(x, m, k) - of_component(np.full_like(x, -np.pi), m, k))
+            for w, (m, k) in zip(np.array(WEIGHTS, dtype).astype(float), parameters, strict=True)
+        )
+
+    parameters = [*zip(locs.astype(float), ks.astype(float), strict=True)]
+    eps = float(np.finfo(dtype).eps)
+    slack = 4 * eps * np.maximum(np.abs(x), 1)
+    below, above = (probability(np.clip(x + sign * slack, -np.pi, np.pi)) for sign in (-1, 1))
+    assert (below - 6 * eps <= q).all()
+    assert (q <= above + 6 * eps).all()
+
+
+def test_derivatives_of_quantiles():
+    """They are differences, in both modes and with respect to all parameters."""
+    with jax.enable_x64(True):
+        mixture = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), three())
+        quantile = jax.jit(lambda mixture, q: mixture.icdf(q))
+        q, h = jnp.float64(0.37), 1e-6
+        slopes, slope = jax.jit(jax.grad(quantile, (0, 1)))(mixture, q)
+        assert float(slope) == pytest.approx(
+            float(quantile(mixture, q + h) - quantile(mixture, q - h)) / (2 * h), rel=1e-6
+        )
+        leaves, tree = jax.tree.flatten(mixture)
+        for i, leaf in enumerate(leaves):
+            moved = [
+                quantile(jax.tree.unflatten(tree, [*leaves[:i], leaf.at[1].add(sign * h), *leaves[i + 1 :]]), q)
+                for sign in (-1, 1)
+            ]
+            found = float(jax.tree.leaves(slopes)[i][1])
+            assert found == pytest.approx(float(moved[1] - moved[0]) / (2 * h), rel=1e-5, abs=1e-9)
+
+
+def test_invalid_quantiles():
+    np.testing.assert_array_equal(np.isnan(run(three(), "icdf", np.float32([-0.1, 0.5, 1.1, np.nan]))), [1, 0, 1, 1])
+    for method in ("cdf", "sf", "icdf"):
+        with pytest.raises(TypeError, match=f"Mixture.{method}: the points of a torus have no order"):
+            getattr(tori(), method)(0.5)
+    narrow = Mixture(probs=jnp.bfloat16([0.5, 0.5]), components=VonMises(jnp.bfloat16([0, 1]), jnp.bfloat16([4, 4])))
+    assert narrow.icdf(0.5).dtype == jnp.bfloat16
+    assert float(narrow.icdf(0.5)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_mean_resultant_length():
+    moment = abs(CELL * np.sum(density(GRID) * np.exp(1j * GRID)))
+    assert float(run(three(), "mean_resultant_length")) == pytest.approx(moment, abs=1e-6)
+    assert float(run(three(), "variance")) == pytest.approx(1 - moment, abs=1e-6)
+    assert float(run(three(), "stddev")) == pytest.approx(np.sqrt(-2 * np.log(moment)), abs=1e-5)
+    np.testing.assert_allclose(three().probs, WEIGHTS, rtol=1e-6)
+
+
 def test_mean():
     moment = CELL * np.sum(density(GRID) * np.exp(1j * GRID))
     assert float(run(three(), "mean")) == pytest.approx(np.angle(moment), abs=1e-6)
