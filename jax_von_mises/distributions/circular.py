@@ -31,9 +31,104 @@ FEWEST_NODES, MOST_NODES = 512, 2**16
 NODES_PER_PANEL = panels.NODES["float32"]
 
 
+class OfDensity(OfAngles):
+    """Base class of distributions of an angle with a given density, with or without a table of its quantile."""
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch, (); use `jax.vmap` for several sets of parameters."""
+        return ()
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one angle, ()."""
+        return ()
+
+    def error(self) -> jax.Array:
+        """Return an upper bound on the relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
+
+        It is estimated from the density at the nodes, and cannot see a mode that lies between them.
+        """
+        result: jax.Array = error_of(self)
+        return result
+
+    def log_normalizer(self) -> jax.Array:
+        """Return the logarithm of the integral of exp(log_density) over the circle."""
+        result: jax.Array = of_panels(self, "log_normalizer")
+        return result
+
+    def sample(
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
+    ) -> jax.Array:
+        """Draw angles in [-pi, pi), in radians, of shape `sample_shape`.
+
+        Parameters
+        ----------
+        key : jax.Array
+            A random key.
+        sample_shape : int or tuple of ints
+            Shape of the result.
+        seed : jax.Array
+            Another name for `key`, used by TFP and distrax.
+        """
+        result: jax.Array = draw(self, *self._of_key(key, seed, sample_shape))
+        return result
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density per radian, which has period 2 pi."""
+        result: jax.Array = log_prob(self, *self._values("log_prob", value=value))
+        return result
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
+        result: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
+        return result
+
+    def sf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between `value` and pi; every full turn subtracts 1.
+
+        The relative error is at most `error`, even for small probabilities.
+        """
+        result: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
+        return result
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1]."""
+        result: jax.Array = quantile(self, *self._values("icdf", q=q))
+        return result
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats."""
+        result: jax.Array = of_panels(self, "entropy")
+        return result
+
+    def mean(self) -> jax.Array:
+        """Return the mean direction in radians; it is poorly defined if `mean_resultant_length` is near 0."""
+        result: jax.Array = of_panels(self, "mean")
+        return result
+
+    def mean_resultant_length(self) -> jax.Array:
+        """Return the length of the mean of the unit vectors, between 0 and 1."""
+        result: jax.Array = of_panels(self, "mean_resultant_length")
+        return result
+
+    def variance(self) -> jax.Array:
+        """Return the circular variance, 1 - `mean_resultant_length`, without cancellation."""
+        result: jax.Array = of_panels(self, "variance")
+        return result
+
+    def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
+        """Return the single value as an array, and the dtype of the result."""
+        raise NotImplementedError
+
+
 @pytree("parameters", "closed_over", "points", static=("log_density", "nodes", "wide"))
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class CircularDistribution(OfAngles):
+class CircularDistribution(OfDensity):
     r"""The distribution of an angle with a density proportional to ``exp(log_density(angle, *parameters))``.
 
     A frozen pytree with the parameters and `points` as leaves, so `jit`, `grad` and `vmap` accept and return it.
@@ -164,103 +259,56 @@ class CircularDistribution(OfAngles):
             check_density(self)
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch, (); use `jax.vmap` for several sets of parameters."""
-        return ()
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one angle, ()."""
-        return ()
-
-    @property
     def dtype(self) -> np.dtype:
         """The float dtype of samples and densities."""
         return arguments.float_dtype("CircularDistribution", None, self.parameters)
 
-    @property
-    def error(self) -> jax.Array:
-        """Upper bound on the relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
-
-        It is estimated from the density at the nodes, and cannot see a mode that lies between them.
-        """
-        result: jax.Array = of_table(self, "error")
-        return result
-
-    def log_normalizer(self) -> jax.Array:
-        """Return the logarithm of the integral of exp(log_density) over the circle."""
-        result: jax.Array = of_panels(self, "log_normalizer")
-        return result
-
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-    ) -> jax.Array:
-        """Draw angles in [-pi, pi), in radians, of shape `sample_shape`.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A random key.
-        sample_shape : int or tuple of ints
-            Shape of the result.
-        seed : jax.Array
-            Another name for `key`, used by TFP and distrax.
-        """
-        result: jax.Array = draw(self, *self._of_key(key, seed, sample_shape))
-        return result
-
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per radian, which has period 2 pi."""
-        result: jax.Array = log_prob(self, *self._values("log_prob", value=value))
-        return result
-
-    def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
-        result: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
-        return result
-
-    def sf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `value` and pi; every full turn subtracts 1.
-
-        The relative error is at most `error`, even for small probabilities.
-        """
-        result: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
-        return result
-
-    def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1]."""
-        result: jax.Array = quantile(self, *self._values("icdf", q=q))
-        return result
-
-    def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
-        result: jax.Array = of_panels(self, "entropy")
-        return result
-
-    def mean(self) -> jax.Array:
-        """Return the mean direction in radians; it is poorly defined if `mean_resultant_length` is near 0."""
-        result: jax.Array = of_panels(self, "mean")
-        return result
-
-    def mean_resultant_length(self) -> jax.Array:
-        """Return the length of the mean of the unit vectors, between 0 and 1."""
-        result: jax.Array = of_panels(self, "mean_resultant_length")
-        return result
-
-    def variance(self) -> jax.Array:
-        """Return the circular variance, 1 - `mean_resultant_length`, without cancellation."""
-        result: jax.Array = of_panels(self, "variance")
-        return result
+    def tabulate(self) -> "TabulatedDistribution":
+        """Return the same distribution with its table, for several calls; every method here computes it again."""
+        return TabulatedDistribution(self, tabulated(self))
 
     def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
         """Return the single value as an array, and the dtype of the result."""
         numbered = {f"parameter {i}": x for i, x in enumerate(self.parameters)}
         given, dtype = arguments.parameters(f"CircularDistribution.{method}", None, **values, **numbered)
         return next(iter(given.values())), dtype
+
+
+@pytree("distribution", "table")
+@dataclasses.dataclass(frozen=True, eq=False)
+class TabulatedDistribution(OfDensity):
+    """A `CircularDistribution` with the table of its quantile, from `CircularDistribution.tabulate`.
+
+    A frozen pytree with the methods of the distribution, which read the table. Draws and all other results are the
+    same up to rounding, as are their derivatives with respect to parameters of the distribution.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from jax_von_mises import CircularDistribution
+    >>> distribution = CircularDistribution(lambda x, k: k * jnp.cos(2 * x), 3.0).tabulate()
+    >>> distribution.sample(jax.random.key(0), (1000,)).shape, round(float(distribution.cdf(0.0)), 6)
+    ((1000,), 0.5)
+    """
+
+    distribution: CircularDistribution
+    table: quantiles.Table
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The float dtype of samples and densities."""
+        return self.distribution.dtype
+
+    def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
+        return arguments.parameter(f"TabulatedDistribution.{method}", *next(iter(values.items()))), self.dtype
+
+
+Density = CircularDistribution | TabulatedDistribution
+
+
+def density_of(source: Density) -> CircularDistribution:
+    """Return the distribution without its table."""
+    return source.distribution if isinstance(source, TabulatedDistribution) else source
 
 
 def known_parameters(distribution: CircularDistribution, dtype: np.dtype) -> tuple[jax.Array, ...]:
@@ -318,8 +366,10 @@ def evaluated_wide(distribution: CircularDistribution, dtype: np.dtype) -> bool:
     return evaluation.computable_in_float64(distribution.log_density, given)
 
 
-def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels:
+def divide(distribution: Density, dtype: np.dtype) -> panels.Panels:
     """Divide the circle into panels that adapt to the density, in float32 or float64."""
+    if isinstance(distribution, TabulatedDistribution):
+        return distribution.table.panels
     count = distribution.nodes // NODES_PER_PANEL
     points, parameters = distribution.points, known_parameters(distribution, dtype)
     if points is not None:
@@ -328,13 +378,26 @@ def divide(distribution: CircularDistribution, dtype: np.dtype) -> panels.Panels
     return panels.adapt(distribution.log_density, count, dtype, wide, points, parameters)
 
 
-def rounded(distribution: CircularDistribution) -> tuple[np.dtype, np.dtype]:
+def table_of(distribution: Density, dtype: np.dtype) -> quantiles.Table:
+    """Return the table of the quantile, in float32 or float64."""
+    if isinstance(distribution, TabulatedDistribution):
+        return distribution.table
+    return quantiles.of_panels(divide(distribution, dtype))
+
+
+@jax.jit
+def tabulated(distribution: CircularDistribution) -> quantiles.Table:
+    """Compute the table of `TabulatedDistribution`."""
+    return table_of(distribution, arguments.compute_dtype(distribution.dtype))
+
+
+def rounded(distribution: Density) -> tuple[np.dtype, np.dtype]:
     """Return the dtype of results, and the dtype in which to compute them."""
     return distribution.dtype, arguments.compute_dtype(distribution.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="name")
-def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
+def of_panels(distribution: Density, name: str) -> jax.Array:
     """Compute the log normaliser, the entropy, the mean, its length or the variance, from panels."""
     dtype, compute = rounded(distribution)
     divided = divide(distribution, compute)
@@ -354,12 +417,11 @@ def of_panels(distribution: CircularDistribution, name: str) -> jax.Array:
     return result.astype(dtype)
 
 
-@functools.partial(jax.jit, static_argnames="name")
-def of_table(distribution: CircularDistribution, name: str) -> jax.Array:
-    """Return the attribute `name` of the table of the quantile."""
+@jax.jit
+def error_of(distribution: Density) -> jax.Array:
+    """Return the error of the table."""
     dtype, compute = rounded(distribution)
-    result: jax.Array = getattr(quantiles.of_panels(divide(distribution, compute)), name)
-    return result.astype(dtype)
+    return table_of(distribution, compute).error.astype(dtype)
 
 
 def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -369,10 +431,10 @@ def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @functools.partial(jax.jit, static_argnames="shape")
-def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def draw(distribution: Density, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draw angles of `shape`, as one program."""
     dtype, compute = rounded(distribution)
-    table = quantiles.of_panels(divide(distribution, compute))
+    table = table_of(distribution, compute)
     rows = xla.rows_of(shape) or shape
     words = counter.words(key, rows, transform.words_per_element(compute))
     x = table.angle_of(tail_and_end, *words).astype(dtype)
@@ -380,10 +442,11 @@ def draw(distribution: CircularDistribution, key: jax.Array, shape: tuple[int, .
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
-def log_prob(distribution: CircularDistribution, value: jax.Array, dtype: np.dtype) -> jax.Array:
+def log_prob(distribution: Density, value: jax.Array, dtype: np.dtype) -> jax.Array:
     """Compute the logarithm of the density."""
     compute = arguments.compute_dtype(dtype)
-    divided, wide = divide(distribution, compute), evaluated_wide(distribution, compute)
+    divided, distribution = divide(distribution, compute), density_of(distribution)
+    wide = evaluated_wide(distribution, compute)
     x = reduce_turns(jnp.asarray(value, compute))
     base, parameters = x.reshape(-1), known_parameters(distribution, compute)
     levels = evaluation.evaluate(distribution.log_density, parameters, base, jnp.zeros_like(base), wide)
@@ -394,7 +457,7 @@ def log_prob(distribution: CircularDistribution, value: jax.Array, dtype: np.dty
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "upper"))
-def tail_probability(distribution: CircularDistribution, value: jax.Array, dtype: np.dtype, upper: bool) -> jax.Array:
+def tail_probability(distribution: Density, value: jax.Array, dtype: np.dtype, upper: bool) -> jax.Array:
     """Compute the probability of an angle above or below each value."""
     compute = arguments.compute_dtype(dtype)
     x = jnp.asarray(value, compute)
@@ -406,7 +469,7 @@ def tail_probability(distribution: CircularDistribution, value: jax.Array, dtype
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
-def quantile(distribution: CircularDistribution, q: jax.Array, dtype: np.dtype) -> jax.Array:
+def quantile(distribution: Density, q: jax.Array, dtype: np.dtype) -> jax.Array:
     """Compute the angle with probability `q` below it."""
     compute = arguments.compute_dtype(dtype)
     divided = divide(distribution, compute)
