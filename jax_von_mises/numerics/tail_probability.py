@@ -27,13 +27,8 @@ def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
 
 @lower_tail.defjvp
 def _lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return lower_tail(*primals), lower_tail_tangent(primals, tangents)
-
-
-def lower_tail_tangent(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> jax.Array:
-    """Return the tangent of `lower_tail`, for a concentration of any shape."""
-    x, kappa = jnp.broadcast_arrays(*primals)
-    return density(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
+    x, kappa = primals
+    return lower_tail(x, kappa), density(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
 
 
 def odd_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
