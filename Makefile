@@ -30,7 +30,7 @@ test: ## run the tests, and those that depend on JAX with the oldest JAX and on 
 	.venv-test/bin/python $(PYTEST)
 	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) $(ONE_DEVICE)
 	.venv-oldest/bin/python $(PYTEST) $(SMOKE)
-	$(if $(NEWEST),.venv-newest/bin/python $(PYTEST) $(SMOKE),@echo "$(PYTHON) is the only Python that starts")
+	$(if $(NEWEST),.venv-newest/bin/python $(PYTEST) $(SMOKE),@echo "no other Python 3.12 or 3.13 starts than $(PYTHON)")
 
 test-whole: ## run all tests, slow ones included, on each Python and JAX: hours
 	@$(MAKE) --no-print-directory test SMOKE=tests PYTEST='$(PYTEST) -m "not gpu"'

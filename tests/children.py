@@ -11,18 +11,21 @@ import pytest
 
 import jax_von_mises
 
+# Another process is still writing the entry.
+CACHE_BUSY = "ignore:Error reading persistent compilation cache entry"
 ROOT = Path(jax_von_mises.__file__).parent.parent
 
 
 def environment(**changes):
     """Return the environment variables for a child process; variables set to None are removed.
 
-    The child uses this process's compilation cache.
+    The child uses this process's compilation cache, unless it may be killed: then give JAX_COMPILATION_CACHE_DIR=None,
+    since the cache keeps an entry that is cut off.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    cache = {"JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir}
-    cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    changed = os.environ | {"PYTHONPATH": path} | cache | changes
+    changed = os.environ | {"PYTHONPATH": path} | changes
+    if "JAX_COMPILATION_CACHE_DIR" not in changes and (cache := jax.config.jax_compilation_cache_dir):
+        changed |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     return {name: value for name, value in changed.items() if value is not None}
 
 
@@ -52,7 +55,7 @@ def run(program, *arguments, before=(), timeout=120, **changes):
     `before` is a command prefix.
     """
     done = subprocess.run(
-        [*before, sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
+        [*before, sys.executable, "-W", "error", "-W", CACHE_BUSY, "-c", program, *map(str, arguments)],
         env=environment(**changes),
         capture_output=True,
         text=True,

@@ -33,9 +33,9 @@ hypothesis.settings.load_profile("quick")
 
 def pytest_configure(config):
     """Keep compiled programs in pytest's folder: processes share them, and a second run takes them from there."""
-    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
+        jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("compiled")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @functools.cache
@@ -104,6 +104,7 @@ def no_cache(monkeypatch):
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)  # JAX's default
     compilation_cache.reset_cache()
     yield
     for name, value in before.items():

@@ -465,7 +465,16 @@ WITHOUT_ARGUMENTS = {
     ),
     *(
         f"CircularDistribution.{name}"
-        for name in ("error", "log_normalizer", "entropy", "mean", "mean_resultant_length", "variance", "stddev")
+        for name in (
+            "error",
+            "log_normalizer",
+            "entropy",
+            "mean",
+            "mean_resultant_length",
+            "variance",
+            "stddev",
+            "tabulate",
+        )
     ),
     *(f"numpyro.VonMisesFisher.{name}" for name in ("mean", "mode", "entropy")),
     *(f"numpyro.VonMises.{name}" for name in ("mean", "mode", "variance", "entropy")),

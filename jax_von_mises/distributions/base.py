@@ -24,12 +24,11 @@ RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], s
     "share": (lambda x: np.abs(x) <= 1, "in [-1, 1]"),
     "unit interval": (lambda x: (x >= 0) & (x <= 1), "in [0, 1]"),
 }
+# Methods of distributions of one angle alone, and why others lack them.
+ORDERED = "cdf", "sf", "log_cdf", "log_sf", "icdf", "isf", "interval"
+ORDER = "points of several dimensions have no order. Use log_prob"
 # Why a distribution has no method of this name. Others may be missing because they have no formula.
 MISSING = {
-    **dict.fromkeys(
-        ("cdf", "sf", "log_cdf", "log_sf", "icdf", "isf", "interval"),
-        "points of several dimensions have no order. Use log_prob",
-    ),
     "kl_divergence": "it has no formula here. Average log_prob(x) - other.log_prob(x) over draws",
     "mode": "it has no formula here. Maximise log_prob",
     "entropy": "it has no formula here. Average -log_prob(x) over draws",
@@ -53,6 +52,8 @@ class Distribution(ByValue):
 
     Subclasses define `batch_shape`, `event_shape`, `dtype`, `sample` and `log_prob`.
     """
+
+    _ONE_ANGLE: ClassVar[bool] = False
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -103,7 +104,8 @@ class Distribution(ByValue):
 
     def __getattr__(self, name: str) -> Any:
         """Say why there is no method of a name that other distributions have."""
-        reason = f": {MISSING[name]}." if name in MISSING else "."
+        several = name in ORDERED and not self._ONE_ANGLE
+        reason = f": {ORDER}." if several else f": {MISSING[name]}." if name in MISSING else "."
         raise AttributeError(f"{type(self).__name__} has no {name}{reason}", name=name, obj=self)
 
     def _of_key(
@@ -126,6 +128,8 @@ class OfAngles(Distribution):
 
     Names of TFP and of SciPy stand for the same methods.
     """
+
+    _ONE_ANGLE: ClassVar[bool] = True
 
     def log_cdf(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of `cdf`."""

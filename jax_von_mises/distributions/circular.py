@@ -525,6 +525,7 @@ class SineSkewed(Distribution):
     (1000,)
     """
 
+    _ONE_ANGLE = True
     distribution: VonMises | CircularDistribution
     skewness: ArrayLike
 

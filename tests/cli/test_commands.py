@@ -475,7 +475,9 @@ def start(directory, *argv, **environment):
     """Start the command line of the tested package, installed or not, in a separate process without warnings."""
     command = [sys.executable, "-W", "error", "-m", "jax_von_mises", "sample", *argv]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, cwd=directory, env=children.environment(**environment), **pipes)
+    return subprocess.Popen(
+        command, cwd=directory, env=children.environment(JAX_COMPILATION_CACHE_DIR=None, **environment), **pipes
+    )
 
 
 @pytest.mark.slow

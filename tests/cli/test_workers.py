@@ -55,7 +55,9 @@ def start(tmp_path):
             cwd=tmp_path,
             stdout=log,
             stderr=log,
-            env=children.environment(JAX_PLATFORMS="cpu", DASK_DISTRIBUTED__WORKER__DAEMON="True"),
+            env=children.environment(
+                JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None, DASK_DISTRIBUTED__WORKER__DAEMON="True"
+            ),
             start_new_session=True,
         )
         started.append((process, log))

@@ -78,6 +78,8 @@ def test_a_missing_method_has_a_reason():
         ONE["VonMisesFisher"].cdf(0.5)
     with pytest.raises(AttributeError, match="Mixture has no kl_divergence: it has no formula here"):
         ONE["Mixture"].kl_divergence(ONE["Mixture"])
+    with pytest.raises(AttributeError, match=r"^SineSkewed has no cdf\.$"):
+        ONE["SineSkewed"].cdf(0.5)
     with pytest.raises(AttributeError, match="VonMises has no scale"):
         _ = ONE["VonMises"].scale
     assert not hasattr(ONE["Torus"], "icdf")

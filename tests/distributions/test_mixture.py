@@ -147,7 +147,27 @@ def test_derivatives_of_quantiles():
             assert found == pytest.approx(float(moved[1] - moved[0]) / (2 * h), rel=1e-5, abs=1e-9)
 
 
+def test_quantiles_with_a_point_mass():
+    """The quantile is at the point mass for all probabilities that it holds, and on either side for the others."""
+    mixture = Mixture(probs=[0.5, 0.5], components=VonMises(np.float32([0, 2]), np.float32([np.inf, 1])))
+    x = np.asarray(run(mixture, "icdf", np.float32([0.01, 0.2, 0.5, 0.9, 0.99])))
+    np.testing.assert_allclose(x[1:3], 0, atol=1e-6)
+    np.testing.assert_allclose(run(mixture, "cdf", x[[0, 3, 4]]), [0.01, 0.9, 0.99], atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1e6, 1e8, np.inf])
+def test_variance_of_narrow_components(k):
+    """It has no cancellation."""
+    locs = np.linspace(-3, 3, 50, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    mixture = Mixture(probs=np.float32([0.3, 0.7]), components=VonMises(locs, np.float32(k)))
+    np.testing.assert_allclose(mixture.variance(), 0.5 / k, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(mixture.stddev(), k**-0.5, rtol=1e-5, atol=1e-6)
+
+
 def test_invalid_quantiles():
+    for logits, loc, k in (([0, 0], [np.nan, 2], [1, 1]), ([0, 0], [0, 2], [-1, 1]), ([np.nan, 0], [0, 2], [1, 1])):
+        mixture = Mixture(logits=np.float32(logits), components=VonMises(np.float32(loc), np.float32(k)))
+        assert np.isnan(run(mixture, "icdf", np.float32([0, 0.3, 1]))).all()
     np.testing.assert_array_equal(np.isnan(run(three(), "icdf", np.float32([-0.1, 0.5, 1.1, np.nan]))), [1, 0, 1, 1])
     for method in ("cdf", "sf", "icdf"):
         with pytest.raises(TypeError, match=f"Mixture.{method}: the points of a torus have no order"):

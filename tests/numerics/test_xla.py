@@ -408,7 +408,9 @@ def test_compiling_takes_minutes_without(name, plain, program, dtype, devices):
     if name != "add_terms" and not NEWER:
         pytest.skip("the LLVM of JAX before 0.12 compiles this in seconds")
     code = PRELUDE + COMPILE.format(name=name, plain=plain, program=program, dtype=dtype)
-    environment = children.environment(JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=str(devices))
+    environment = children.environment(
+        JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=str(devices), JAX_COMPILATION_CACHE_DIR=None
+    )
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
