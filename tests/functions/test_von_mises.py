@@ -529,7 +529,6 @@ def test_derivatives(name, dtype):
         np.testing.assert_allclose(second * units, matrix * units, atol=8 * few)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["log_cdf", "icdf", *slow("prob", "sf", "log_sf", "isf")])
 def test_other_derivatives(name, twice):
