@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue
 
-# Each rule returns which values are allowed, in words for a message.
+# Each rule is a test of the values that are allowed, and says in words for a message which they are.
 RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], str]] = {
     "angle": (np.isfinite, "finite, in radians"),
     "real": (np.isfinite, "finite"),
@@ -22,7 +22,6 @@ RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], s
         "finite, and not the zero vector",
     ),
     "share": (lambda x: np.abs(x) <= 1, "in [-1, 1]"),
-    "unit interval": (lambda x: (x >= 0) & (x <= 1), "in [0, 1]"),
 }
 # Methods of distributions of one angle alone, and why others lack them.
 ORDERED = "cdf", "sf", "log_cdf", "log_sf", "icdf", "isf", "interval"
@@ -104,9 +103,9 @@ class Distribution(ByValue):
 
     def __getattr__(self, name: str) -> Any:
         """Say why there is no method of a name that other distributions have."""
-        several = name in ORDERED and not self._ONE_ANGLE
-        reason = f": {ORDER}." if several else f": {MISSING[name]}." if name in MISSING else "."
-        raise AttributeError(f"{type(self).__name__} has no {name}{reason}", name=name, obj=self)
+        reason = ORDER if name in ORDERED and not self._ONE_ANGLE else MISSING.get(name)
+        text = f"{type(self).__name__} has no {name}" + (f": {reason}." if reason else ".")
+        raise AttributeError(text, name=name, obj=self)
 
     def _of_key(
         self, key: ArrayLike | None, seed: ArrayLike | None, sample_shape: int | Sequence[int]

@@ -183,7 +183,7 @@ class Mixture(OfAngles):
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """Return the density at `value`."""
-        weights, probs = promote_and_broadcast(jnp.exp(self.log_weights()), self._each(self.components.prob, value))
+        weights, probs = promote_and_broadcast(self.probs, self._each(self.components.prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
@@ -192,19 +192,16 @@ class Mixture(OfAngles):
         The probability counts from -pi, since the components have no common `loc`. The absolute error is 3 ulp of 1.
         Points on a torus have no order, so TypeError is raised for them.
         """
-        return self._between("cdf", -np.pi, value)
+        return self._between("cdf", jnp.asarray(-np.pi, self.dtype), value)
 
     def sf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between `value` and pi, as accurate as `cdf`."""
-        return self._between("sf", value, np.pi)
+        return self._between("sf", value, jnp.asarray(np.pi, self.dtype))
 
     def _between(self, method: str, low: ArrayLike, high: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `low` and `high`, which are numbers or arrays of any dtype."""
-        components = self._of_angles(method)
-        ends = (jnp.asarray(x, self.dtype) if type(x) is float else x for x in (low, high))
-        weights, below, above = promote_and_broadcast(
-            jnp.exp(self.log_weights()), *(self._each(components.cdf, x) for x in ends)
-        )
+        """Return the probability of an angle between `low` and `high`."""
+        cdf = self._of_angles(method).cdf
+        weights, below, above = promote_and_broadcast(self.probs, self._each(cdf, low), self._each(cdf, high))
         return jnp.sum(weights * (above - below), -1)
 
     def _of_angles(self, method: str) -> VonMises:
@@ -285,13 +282,13 @@ class Mixture(OfAngles):
         if not isinstance(self.components, VonMises):
             return jnp.maximum(1 - self.mean_resultant_length(), 0)
         half = jnp.sin(0.5 * (self.components.mean() - self.mean()[..., None]))
-        weights, half, within = promote_and_broadcast(jnp.exp(self.log_weights()), half, self.components.variance())
+        weights, half, within = promote_and_broadcast(self.probs, half, self.components.variance())
         terms = within + (1 - within) * (2 * half * half)
         return jnp.sum(weights * jnp.where(weights == 0, 0, terms), -1)
 
     def _resultant(self) -> tuple[jax.Array, jax.Array]:
         """Return the mean cosine and sine of each angle."""
-        weights = jnp.exp(self.log_weights())
+        weights = self.probs
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
         weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))
         axis = -1 - len(self.event_shape)

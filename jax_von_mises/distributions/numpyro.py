@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import bivariate
+from jax_von_mises.distributions import von_mises_fisher as fisher_class
 from jax_von_mises.functions import von_mises, von_mises_fisher
 from jax_von_mises.numerics import density, quantile, tail_probability
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns
@@ -155,21 +156,14 @@ class VonMisesFisher(Distribution):
     def __init__(
         self, mean_direction: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None
     ) -> None:
-        given = {
-            "mean_direction": arguments.parameter("VonMisesFisher", "mean_direction", mean_direction),
-            "concentration": arguments.parameter("VonMisesFisher", "concentration", concentration),
-        }
-        arguments.dimension("VonMisesFisher", "mean_direction", given["mean_direction"])
-        shapes = {name: np.shape(value) for name, value in given.items()}
-        shapes["mean_direction"] = shapes["mean_direction"][:-1]
-        batch_shape = arguments.broadcast_shapes("VonMisesFisher", shapes)
-        event_shape = np.shape(given["mean_direction"])[-1:]
+        fisher = fisher_class.VonMisesFisher(mean_direction, concentration)
+        batch_shape, event_shape = fisher.batch_shape, fisher.event_shape
         # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
-        self.mean_direction, self.concentration = given["mean_direction"], given["concentration"]
+        self.mean_direction, self.concentration = fisher.mean_direction, fisher.concentration
         super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
         # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch.
-        self.mean_direction = jnp.broadcast_to(arguments.as_jax(given["mean_direction"]), batch_shape + event_shape)
-        self.concentration = jnp.broadcast_to(arguments.as_jax(given["concentration"]), batch_shape)
+        spread = fisher.broadcast()
+        self.mean_direction, self.concentration = spread.mean_direction, spread.concentration
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Return unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""

@@ -12,6 +12,7 @@ program is lowered. The only property of the tracing machine that matters is its
 `hide_constants` *         an angle does not depend on which arguments are constants
 `separate_loop` *          on a CPU, words, look-ups and derivatives are in separate loops
 `finish_words` *           on a CPU, words and quantiles are in separate loops
+`in_one_loop`              a cipher that two arrays need is computed once
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          a float64 product is rounded before it is added
 `add_terms` *              sums of long terms compile in seconds
@@ -240,6 +241,43 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
     compute = jax.jit(compute, inline=True)  # traced once for all platforms
     results: T = lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
     return results
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
+    """Return ``compute(first, second, *arrays)``; a CPU first computes both float32 arrays in one separate loop.
+
+    The two arrays leave that loop as halves of 64-bit numbers. Otherwise XLA:CPU would use one loop per array, and each
+    loop would compute the values that both arrays need, such as a cipher. It makes float32 directions in three
+    dimensions at least five times as fast (83 to 121 M/s, and 14.5 without it, on two cores with AVX2). Observed with
+    JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one result.
+    """
+    if not may_move(first, second, *arrays):
+        return compute(first, second, *arrays)
+
+    def by_halves(first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
+        with jax.enable_x64(True):
+            high, low = (
+                lax.convert_element_type(lax.bitcast_convert_type(x, jnp.uint32), np.uint64) for x in (first, second)
+            )
+            both = (high << np.uint64(32)) | low
+
+        def of_halves(both: jax.Array, *arrays: Any) -> Any:
+            with jax.enable_x64(True):
+                halves = [lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both)]
+            return compute(*(lax.bitcast_convert_type(x, jnp.float32) for x in halves), *arrays)
+
+        return _in_branch(of_halves, both, *arrays)
+
+    return lax.platform_dependent(first, second, *arrays, cpu=by_halves, default=compute)
+
+
+@in_one_loop.defjvp
+def _in_one_loop_jvp(
+    compute: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    _, tangent = jax.jvp(compute, primals, tangents)
+    return in_one_loop(compute, *primals), tangent
 
 
 def finish_words(words: T) -> T:

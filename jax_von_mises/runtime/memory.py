@@ -111,9 +111,9 @@ def suggest_batch_size(
     key = jax.random.key(0) if key is None else key
 
     def request(rows: int) -> Request:
-        return Request.of_stream(sampler.VON_MISES, caller, key, loc, concentration, (rows, *sizes), dtype, method).at(
-            0
-        )
+        of_batch = rows, *sizes
+        part = Request.of_stream(sampler.VON_MISES, caller, key, loc, concentration, of_batch, dtype, method)
+        return part.at(0)
 
     def need(rows: int) -> int:
         """Return the bytes that `in_flight` batches of `rows` rows and their program need."""

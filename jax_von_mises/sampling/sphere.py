@@ -139,6 +139,9 @@ def in_space(
     width = len(words) // 2
     signed = drawn_share(words[:width], kappa, 3, route, sharding)
     turn = half_turns(words[width:])
+    if width == 1:
+        x: jax.Array = xla.in_one_loop(vectors.place_in_space, signed, turn, direction)
+        return x
     return vectors.place_in_space(signed, turn, direction)
 
 
