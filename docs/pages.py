@@ -118,6 +118,9 @@ CLASSES = (
     "Mixture",
     "CircularDistribution",
     "SineSkewed",
+    "WrappedCauchy",
+    "Cardioid",
+    "WrappedNormal",
 )
 
 

@@ -470,9 +470,9 @@ def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
-def method(caller: str, value: Any, concentration: Any) -> str:
-    """Return `value` if it is one of `METHODS` and fits the shape of `concentration`."""
-    route = one_of(caller, "method", value, METHODS)
+def method(caller: str, value: Any, concentration: Any, allowed: Iterable[str] = METHODS) -> str:
+    """Return `value` if it is one of the `allowed` methods and fits the shape of `concentration`."""
+    route = one_of(caller, "method", value, allowed)
     if route == "table" and concentration.size != 1:
         raise ValueError(
             f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "

@@ -6,10 +6,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue
+from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling.request import Family
 
 # Each rule is a test of the values that are allowed, and says in words for a message which they are.
 RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], str]] = {
@@ -21,6 +24,8 @@ RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], s
         lambda x: np.isfinite(x) & (np.sum(x * x, -1, keepdims=True) > 0),
         "finite, and not the zero vector",
     ),
+    "length": (lambda x: (x >= 0) & (x <= 1), "in [0, 1]"),
+    "half length": (lambda x: (x >= 0) & (x <= 0.5), "in [0, 1/2]"),
     "share": (lambda x: np.abs(x) <= 1, "in [-1, 1]"),
 }
 # Methods of distributions of one angle alone, and why others lack them.
@@ -49,7 +54,7 @@ class Parameter(NamedTuple):
 class Distribution(ByValue):
     """Base class of all distributions: frozen pytrees with methods named as in NumPyro, TFP and SciPy.
 
-    Subclasses define `batch_shape`, `event_shape`, `dtype`, `sample` and `log_prob`.
+    Subclasses define `batch_shape`, `event_shape`, `dtype`, `log_prob` and `_drawn_by`.
     """
 
     _ONE_ANGLE: ClassVar[bool] = False
@@ -69,11 +74,43 @@ class Distribution(ByValue):
         """The float dtype of samples and densities."""
         raise NotImplementedError
 
-    def sample(
-        self, key: ArrayLike | None = None, sample_shape: int | Sequence[int] = (), *, seed: ArrayLike | None = None
-    ) -> jax.Array:
-        """Draw an array of shape `sample_shape` + ``batch_shape`` + ``event_shape``."""
+    def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
+        """Return the family that draws the distribution, and its parameters by name."""
         raise NotImplementedError
+
+    def sample(
+        self,
+        key: ArrayLike | None = None,
+        sample_shape: int | Sequence[int] = (),
+        *,
+        seed: ArrayLike | None = None,
+        start: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
+        method: str = "auto",
+        out_sharding: NamedSharding | PartitionSpec | None = None,
+    ) -> jax.Array:
+        """Draw an array of shape `sample_shape` + ``batch_shape`` + ``event_shape``; angles are in [-pi, pi).
+
+        Parameters
+        ----------
+        key, seed : jax.Array
+            A random key, under either name; TFP and distrax call it `seed`.
+        sample_shape : int or tuple of ints
+            Shape of the draws, before the axes of the batch.
+        start : int, traced integer scalar, or pair of them, optional
+            Position of the first draw in the key's stream, as in `sample_block`, to draw a slice of a long stream; 0 by
+            default.
+        method : {"auto", "direct", "table"}
+            As in `sample_von_mises`, for distributions that have both. For one set of parameters, "auto" uses a table
+            for 2^14 draws or more (2^15 in float64), and for every slice.
+        out_sharding : optional
+            Sharding of the result, as in `sample_von_mises`; only `VonMises` and `VonMisesFisher` accept meshes with
+            explicit axes.
+        """
+        caller = f"{type(self).__name__}.sample"
+        key = arguments.key_or_seed(caller, key, seed)
+        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
+        family, values = self._drawn_by()
+        return sampler.sample(caller, family, key, values, shape, self.dtype, start, method, out_sharding)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`."""
@@ -106,14 +143,6 @@ class Distribution(ByValue):
         reason = ORDER if name in ORDERED and not self._ONE_ANGLE else MISSING.get(name)
         text = f"{type(self).__name__} has no {name}" + (f": {reason}." if reason else ".")
         raise AttributeError(text, name=name, obj=self)
-
-    def _of_key(
-        self, key: ArrayLike | None, seed: ArrayLike | None, sample_shape: int | Sequence[int]
-    ) -> tuple[Any, tuple[int, ...]]:
-        """Return the key of a draw, given under either name, and the shape of the batch of draws."""
-        caller = f"{type(self).__name__}.sample"
-        key = arguments.key_or_seed(caller, key, seed)
-        return key, arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
 
     def _same_class(self, method: str, other: object) -> None:
         """Raise TypeError if `other` is of another class."""
@@ -162,6 +191,10 @@ class Parametric(Distribution):
     """Base class of distributions whose parameters are arrays with a common batch."""
 
     PARAMETERS: ClassVar[tuple[Parameter, ...]]
+    FAMILY: ClassVar[Family]
+
+    def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
+        return self.FAMILY, self._parameters()
 
     def _assign(self, given: Mapping[str, Any], validate_args: bool) -> None:
         """Set the parameters, in the constructor; check shapes and, if asked to, values where they are known."""
@@ -202,15 +235,18 @@ class Parametric(Distribution):
         ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
         this axis, as in ``VonMises(0.0, jnp.ones(3))``.
         """
-        return self._mapped(lambda value: value)
+        return self._broadcast_to(self.batch_shape)
+
+    def _broadcast_to(self, shape: tuple[int, ...]) -> Self:
+        return self._mapped(lambda value: value, shape)
 
     def _at(self, index: tuple[Any, ...]) -> Self:
         ndim = len(self.batch_shape)
-        return self._mapped(lambda value: value[(*index, *[slice(None)] * (value.ndim - ndim))])
+        return self._mapped(lambda value: value[(*index, *[slice(None)] * (value.ndim - ndim))], self.batch_shape)
 
-    def _mapped(self, function: Callable[[jax.Array], jax.Array]) -> Self:
-        """Return the distribution with a function of each parameter, broadcast to the batch."""
-        shape, given = self.batch_shape, self._parameters()
+    def _mapped(self, function: Callable[[jax.Array], jax.Array], shape: tuple[int, ...]) -> Self:
+        """Return the distribution with a function of each parameter, broadcast to a shape of the batch."""
+        given = self._parameters()
         children = []
         for parameter in self.PARAMETERS:
             value = arguments.as_jax(given[parameter.name])

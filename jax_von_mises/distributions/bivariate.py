@@ -19,7 +19,6 @@ from jax_von_mises.functions import bivariate as functions
 from jax_von_mises.functions import von_mises
 from jax_von_mises.numerics.bivariate import models
 from jax_von_mises.sampling import bivariate as sampling
-from jax_von_mises.sampling.request import Family, Request, draw
 
 NAMES = functions.NAMES
 
@@ -56,7 +55,6 @@ class BivariateVonMises(Parametric):
         *(Parameter(name, "nonnegative and finite") for name in ("phi_concentration", "psi_concentration")),
         Parameter("correlation", "real"),
     )
-    _FAMILY: ClassVar[Family]
     _MODEL: ClassVar[type[models.Model]]
     phi_loc: ArrayLike
     psi_loc: ArrayLike
@@ -88,41 +86,6 @@ class BivariateVonMises(Parametric):
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one pair, (2,)."""
         return (2,)
-
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-        start: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
-        method: str = "auto",
-    ) -> jax.Array:
-        """Draw pairs of angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape`` + (2,).
-
-        Pair i, in row-major order, depends only on the key, i and its parameters. See
-        :mod:`jax_von_mises.sampling.bivariate` for the words that it uses. Draws are differentiable with respect to all
-        parameters, by the implicit function theorem.
-
-        Parameters
-        ----------
-        key, seed : jax.Array
-            A random key, under either name; TFP and distrax call it `seed`.
-        sample_shape : int or tuple of ints
-            Shape of the draws, before the axes of the batch.
-        start : int, traced integer scalar, or pair of them, optional
-            Position of the first pair, as in `sample_block`, to draw a slice of a long stream; 0 by default.
-        method : {"auto", "direct", "table"}
-            How to compute the first angle from a word: "table" for one set of concentrations and many pairs, "direct"
-            for any parameters. For one set, "auto" uses the table for 2^14 pairs or more (2^15 in float64), and for
-            every slice.
-        """
-        key, shape = self._of_key(key, seed, sample_shape)
-        caller = f"{type(self).__name__}.sample"
-        request = Request.part(self._FAMILY, caller, key, self._parameters(), shape, None, method)
-        if start is None:
-            return draw(request.routed_by_size(method))
-        return draw(request.block(caller, arguments.position(caller, start)))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at pairs of angles along the last axis of `value`, per square radian.
@@ -271,7 +234,7 @@ class SineBivariateVonMises(BivariateVonMises):
     ((1000, 2), (1000,))
     """
 
-    _FAMILY, _MODEL = sampling.SINE, models.Sine
+    FAMILY, _MODEL = sampling.SINE, models.Sine
 
 
 @pytree(*NAMES)
@@ -316,4 +279,4 @@ class CosineBivariateVonMises(BivariateVonMises):
     (1000, 2)
     """
 
-    _FAMILY, _MODEL = sampling.COSINE, models.Cosine
+    FAMILY, _MODEL = sampling.COSINE, models.Cosine

@@ -1,4 +1,4 @@
-"""Define `CircularDistribution`, for any density on the circle, and `SineSkewed`, a skewed symmetric distribution.
+"""Define `CircularDistribution`, for any density on the circle.
 
 Each method computes everything from the density in one program; see `jax_von_mises.numerics.circular`.
 """
@@ -6,8 +6,8 @@ Each method computes everything from the density in one program; see `jax_von_mi
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,13 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import Distribution, OfAngles, Parameter, check_values
-from jax_von_mises.distributions.pytrees import ByValue, pytree
-from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.numerics import xla
-from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns, wrap
+from jax_von_mises.distributions.base import OfAngles
+from jax_von_mises.distributions.pytrees import pytree
+from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns
 from jax_von_mises.numerics.circular import evaluation, panels, quantiles
 from jax_von_mises.numerics.elementary import clip, nan_unless
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.density import DENSITY
+from jax_von_mises.sampling.request import Family
 
 # Fewer nodes would miss too many features, and more nodes would take too long.
 FEWEST_NODES, MOST_NODES = 512, 2**16
@@ -32,7 +31,118 @@ NODES_PER_PANEL = panels.NODES["float32"]
 
 
 class OfDensity(OfAngles):
-    """Base class of distributions of an angle with a given density, with or without a table of its quantile."""
+    """Base class of distributions of an angle, with methods that are computed from the density.
+
+    They have the accuracy of `CircularDistribution`. For a distribution with a batch, each of its elements is
+    integrated and tabulated, so that time and memory grow with the batch.
+    """
+
+    def _density(self) -> "Density":
+        """Return a distribution with the batch shape () as one of any density."""
+        leaves, structure = jax.tree.flatten(self)
+        return CircularDistribution(LogProb(structure), *leaves)
+
+    def _map(self, function: Callable[..., Any], *values: jax.Array) -> Any:
+        """Return ``function(density, *values)`` for each element of the batch, with which the values broadcast."""
+        batch = self.batch_shape
+        if not batch:
+            return function(self._density(), *values)
+        shapes = {"the batch": batch} | {f"value {i}": x.shape for i, x in enumerate(values)}
+        shape = arguments.broadcast_shapes(type(self).__name__, shapes) if values else batch
+        lead, count, whole = shape[: len(shape) - len(batch)], math.prod(batch), self.broadcast()
+
+        def one(i: jax.Array, *values: jax.Array) -> Any:
+            element = whole._at((*jnp.unravel_index(i, batch), ...))
+            return function(element._density(), *values)
+
+        def columns(x: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(x, shape).reshape(math.prod(lead), count).T if values else x
+
+        found = jax.vmap(one)(jnp.arange(count), *map(columns, values))
+        return jax.tree.map(lambda x: x.T.reshape(shape), found)
+
+    def _of_value(self, function: Callable[..., Any], method: str, **values: ArrayLike) -> Any:
+        """Return ``function(density, value, dtype=dtype)`` for each element of the batch and a value."""
+        value, dtype = self._values(method, **values)
+        return self._map(functools.partial(function, dtype=dtype), arguments.as_jax(value))
+
+    def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
+        """Return the single value as an array, and the dtype of the result."""
+        return arguments.parameter(f"{type(self).__name__}.{method}", *next(iter(values.items()))), self.dtype
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
+        result: jax.Array = self._of_value(functools.partial(tail_probability, upper=False), "cdf", value=value)
+        return result
+
+    def sf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between `value` and pi; every full turn subtracts 1.
+
+        The relative error is at most `CircularDistribution.error`, even for small probabilities.
+        """
+        result: jax.Array = self._of_value(functools.partial(tail_probability, upper=True), "sf", value=value)
+        return result
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1]."""
+        result: jax.Array = self._of_value(quantile, "icdf", q=q)
+        return result
+
+    def interval(self, mass: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return both ends of the shortest arc with the probability `mass` in [0, 1].
+
+        The second end is not reduced to one turn, so that it is never below the first. If there are several such arcs,
+        the result is one of them.
+        """
+        low, high = self._of_value(shortest_arc, "interval", mass=mass)
+        return low, high
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats."""
+        return self._by_panels("entropy")
+
+    def mean(self) -> jax.Array:
+        """Return the mean direction in radians; it is poorly defined if `mean_resultant_length` is near 0."""
+        return self._by_panels("mean")
+
+    def mode(self) -> jax.Array:
+        """Return the angle with the largest density, in radians."""
+        return self._by_panels("mode")
+
+    def mean_resultant_length(self) -> jax.Array:
+        """Return the length of the mean of the unit vectors, between 0 and 1."""
+        return self._by_panels("mean_resultant_length")
+
+    def variance(self) -> jax.Array:
+        """Return the circular variance, 1 - `mean_resultant_length`, without cancellation."""
+        return self._by_panels("variance")
+
+    def moment(self, order: int) -> jax.Array:
+        """Return the trigonometric moment of a whole order below 64, the complex mean of exp(i * order * x)."""
+        order = arguments.whole_number(f"{type(self).__name__}.moment", "order", order, 0, 64)
+        result: jax.Array = self._map(functools.partial(moment_of, order=order))
+        return result
+
+    def kl_divergence(self, other: OfAngles) -> jax.Array:
+        """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other).
+
+        `other` is a distribution of one angle, of any class and with the batch shape ().
+        """
+        if not isinstance(other, OfAngles) or other.batch_shape:
+            raise TypeError(
+                f"{type(self).__name__}.kl_divergence: other={arguments.safe_repr(other)} must be a distribution of "
+                "one angle with batch_shape=()."
+            )
+        result: jax.Array = self._map(functools.partial(divergence, other=other))
+        return result
+
+    def _by_panels(self, name: str) -> jax.Array:
+        result: jax.Array = self._map(functools.partial(of_panels, name=name))
+        return result
+
+
+class OfOneDensity(OfDensity):
+    """Base class of `CircularDistribution` and `TabulatedDistribution`, which have the batch shape ()."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -44,6 +154,21 @@ class OfDensity(OfAngles):
         """Shape of one angle, ()."""
         return ()
 
+    def broadcast(self) -> Self:
+        """Return the same distribution, since it has no batch."""
+        return self
+
+    def _at(self, index: tuple[Any, ...]) -> Self:
+        return self
+
+    def _density(self) -> "Density":
+        found: Any = self
+        density: Density = found
+        return density
+
+    def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
+        return DENSITY, tabulated(self)._asdict()
+
     def error(self) -> jax.Array:
         """Return an upper bound on the relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
 
@@ -54,81 +179,30 @@ class OfDensity(OfAngles):
 
     def log_normalizer(self) -> jax.Array:
         """Return the logarithm of the integral of exp(log_density) over the circle."""
-        result: jax.Array = of_panels(self, "log_normalizer")
-        return result
-
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-    ) -> jax.Array:
-        """Draw angles in [-pi, pi), in radians, of shape `sample_shape`.
-
-        Parameters
-        ----------
-        key : jax.Array
-            A random key.
-        sample_shape : int or tuple of ints
-            Shape of the result.
-        seed : jax.Array
-            Another name for `key`, used by TFP and distrax.
-        """
-        result: jax.Array = draw(self, *self._of_key(key, seed, sample_shape))
-        return result
+        return self._by_panels("log_normalizer")
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per radian, which has period 2 pi."""
-        result: jax.Array = log_prob(self, *self._values("log_prob", value=value))
+        value, dtype = self._values("log_prob", value=value)
+        result: jax.Array = log_prob(self, value, dtype)
         return result
 
-    def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
-        result: jax.Array = tail_probability(self, *self._values("cdf", value=value), upper=False)
-        return result
 
-    def sf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `value` and pi; every full turn subtracts 1.
+@dataclasses.dataclass(frozen=True)
+class LogProb:
+    """The log density of a distribution of one angle, as a function of the angle and the distribution's leaves."""
 
-        The relative error is at most `error`, even for small probabilities.
-        """
-        result: jax.Array = tail_probability(self, *self._values("sf", value=value), upper=True)
-        return result
+    structure: Any
 
-    def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1]."""
-        result: jax.Array = quantile(self, *self._values("icdf", q=q))
-        return result
-
-    def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
-        result: jax.Array = of_panels(self, "entropy")
-        return result
-
-    def mean(self) -> jax.Array:
-        """Return the mean direction in radians; it is poorly defined if `mean_resultant_length` is near 0."""
-        result: jax.Array = of_panels(self, "mean")
-        return result
-
-    def mean_resultant_length(self) -> jax.Array:
-        """Return the length of the mean of the unit vectors, between 0 and 1."""
-        result: jax.Array = of_panels(self, "mean_resultant_length")
-        return result
-
-    def variance(self) -> jax.Array:
-        """Return the circular variance, 1 - `mean_resultant_length`, without cancellation."""
-        result: jax.Array = of_panels(self, "variance")
-        return result
-
-    def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
-        """Return the single value as an array, and the dtype of the result."""
-        raise NotImplementedError
+    def __call__(self, angle: jax.Array, *leaves: jax.Array) -> jax.Array:
+        """Return the log density at one angle."""
+        density: jax.Array = jax.tree.unflatten(self.structure, leaves).log_prob(angle)
+        return density
 
 
 @pytree("parameters", "closed_over", "points", static=("log_density", "nodes", "wide"))
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class CircularDistribution(OfDensity):
+class CircularDistribution(OfOneDensity):
     r"""The distribution of an angle with a density proportional to ``exp(log_density(angle, *parameters))``.
 
     A frozen pytree with the parameters and `points` as leaves, so `jit`, `grad` and `vmap` accept and return it.
@@ -265,7 +339,7 @@ class CircularDistribution(OfDensity):
 
     def tabulate(self) -> "TabulatedDistribution":
         """Return the same distribution with its table, for several calls; every method here computes it again."""
-        return TabulatedDistribution(self, tabulated(self))
+        return TabulatedDistribution(self, computed_table(self))
 
     def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
         """Return the single value as an array, and the dtype of the result."""
@@ -276,7 +350,7 @@ class CircularDistribution(OfDensity):
 
 @pytree("distribution", "table")
 @dataclasses.dataclass(frozen=True, eq=False)
-class TabulatedDistribution(OfDensity):
+class TabulatedDistribution(OfOneDensity):
     """A `CircularDistribution` with the table of its quantile, from `CircularDistribution.tabulate`.
 
     A frozen pytree with the methods of the distribution, which read the table. Draws and all other results are the
@@ -299,11 +373,10 @@ class TabulatedDistribution(OfDensity):
         """The float dtype of samples and densities."""
         return self.distribution.dtype
 
-    def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
-        return arguments.parameter(f"TabulatedDistribution.{method}", *next(iter(values.items()))), self.dtype
-
 
 Density = CircularDistribution | TabulatedDistribution
+# Arcs among which `interval` looks for the shortest.
+ARCS = 512
 
 
 def density_of(source: Density) -> CircularDistribution:
@@ -386,9 +459,15 @@ def table_of(distribution: Density, dtype: np.dtype) -> quantiles.Table:
 
 
 @jax.jit
-def tabulated(distribution: CircularDistribution) -> quantiles.Table:
-    """Compute the table of `TabulatedDistribution`."""
+def computed_table(distribution: Density) -> quantiles.Table:
+    """Compute the table of the quantile."""
     return table_of(distribution, arguments.compute_dtype(distribution.dtype))
+
+
+@jax.jit
+def tabulated(distribution: Density) -> quantiles.Cells:
+    """Compute the part of the table that draws read."""
+    return table_of(distribution, arguments.compute_dtype(distribution.dtype)).cells
 
 
 def rounded(distribution: Density) -> tuple[np.dtype, np.dtype]:
@@ -398,13 +477,15 @@ def rounded(distribution: Density) -> tuple[np.dtype, np.dtype]:
 
 @functools.partial(jax.jit, static_argnames="name")
 def of_panels(distribution: Density, name: str) -> jax.Array:
-    """Compute the log normaliser, the entropy, the mean, its length or the variance, from panels."""
+    """Compute the log normaliser, the entropy, the mode, the mean, its length or the variance, from panels."""
     dtype, compute = rounded(distribution)
     divided = divide(distribution, compute)
     if name == "log_normalizer":
         result = divided.log_normalizer
     elif name == "entropy":
         result = divided.entropy()
+    elif name == "mode":
+        result = mode_of(density_of(distribution), divided)
     else:
         cosine, sine = (divided.expectation(of(divided.angles)) for of in (jnp.cos, jnp.sin))
         mean = jnp.arctan2(sine, cosine)
@@ -417,6 +498,88 @@ def of_panels(distribution: Density, name: str) -> jax.Array:
     return result.astype(dtype)
 
 
+def mode_of(distribution: CircularDistribution, divided: panels.Panels) -> jax.Array:
+    """Return the angle with the largest density, by halving an interval between nodes where its slope changes sign."""
+    dtype = divided.edges.dtype
+    known = lax.stop_gradient(known_parameters(distribution, np.dtype(dtype)))
+    nodes = divided.angles.reshape(-1)
+    best = jnp.argmax(divided.fall.reshape(-1))
+    low, high = (lax.dynamic_index_in_dim(jnp.roll(nodes, by), best, keepdims=False) for by in (1, -1))
+    here = lax.dynamic_index_in_dim(nodes, best, keepdims=False)
+    low, high = jnp.where(low > here, -np.pi, low), jnp.where(high < here, np.pi, high)
+    slope = jax.grad(lambda x: distribution.log_density(x, *known))
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        rises = slope(middle) > 0
+        return jnp.where(rises, middle, low), jnp.where(rises, high, middle)
+
+    low, high = lax.fori_loop(0, 2 + jnp.finfo(dtype).nmant, halve, (low, high))
+    return nan_unless(0.5 * (low + high), ~jnp.isnan(divided.total))
+
+
+@functools.partial(jax.jit, static_argnames="order")
+def moment_of(distribution: Density, order: int) -> jax.Array:
+    """Compute the mean of exp(i * order * x)."""
+    divided = divide(distribution, rounded(distribution)[1])
+    return lax.complex(*(divided.expectation(of(order * divided.angles)) for of in (jnp.cos, jnp.sin)))
+
+
+@jax.jit
+def divergence(distribution: Density, other: OfAngles) -> jax.Array:
+    """Compute the mean of log(distribution / other)."""
+    dtype, compute = rounded(distribution)
+    divided = divide(distribution, compute)
+    against = lax.convert_element_type(other.log_prob(divided.angles), compute)
+    gain = jnp.where(divided.weights > 0, divided.fall - against, 0)
+    return (divided.expectation(gain) - jnp.log(divided.total)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
+    """Compute the ends of the shortest arcs with the probabilities `mass`.
+
+    Between the two best neighbours of the best of some arcs, halve the interval until the density is equal at both ends
+    of the arc.
+    """
+    compute = arguments.compute_dtype(dtype)
+    table = table_of(distribution, compute)
+    fixed, logs = lax.stop_gradient(table), density_of(distribution)
+    mass = nan_unless(jnp.asarray(mass, compute), (mass >= 0) & (mass <= 1))
+    within = jnp.where(jnp.isnan(mass), 0.5, mass)
+
+    def angle(q: jax.Array, table: quantiles.Table) -> jax.Array:
+        """Return the angle with probability `q` in [0, 2) below it, counted through pi."""
+        turns = jnp.floor(q)
+        rest = q - turns
+        upper = rest > 0.5
+        tail = clip(jnp.where(upper, 1 - rest, rest), panels.SMALLEST_TAIL[np.dtype(compute).name], 0.5)
+        return table.angle(tail, upper) + turns.astype(compute) * (2 * np.pi)
+
+    flat = within.reshape(-1, 1)
+    starts = jnp.asarray(np.arange(ARCS) / ARCS, compute)[None]
+    first = jnp.argmin(angle(starts + flat, fixed) - angle(starts + jnp.zeros_like(flat), fixed), 1)
+    low = first.reshape(within.shape).astype(compute) / ARCS
+
+    def density(x: jax.Array) -> jax.Array:
+        levels: jax.Array = log_prob(TabulatedDistribution(logs, fixed), x, np.dtype(compute))
+        return levels
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        further = density(angle(middle + 1 + within, fixed)) > density(angle(middle + 1, fixed))
+        return jnp.where(further, middle, low), jnp.where(further, high, middle)
+
+    # Counted from 1 turn below, so that no probability is negative.
+    ends = low - 1 / ARCS, low + 1 / ARCS
+    at = lax.stop_gradient(0.5 * sum(lax.fori_loop(0, jnp.finfo(compute).nmant, halve, ends)))
+    at = at - jnp.floor(at)
+    low, high = angle(at, table), angle(at + within, table)
+    return (low + 0 * mass).astype(dtype), (high + 0 * mass).astype(dtype)
+
+
 @jax.jit
 def error_of(distribution: Density) -> jax.Array:
     """Return the error of the table."""
@@ -424,25 +587,8 @@ def error_of(distribution: Density) -> jax.Array:
     return table_of(distribution, compute).error.astype(dtype)
 
 
-def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return each angle's tail probability, from its one or two words, and whether it counts from pi."""
-    t, _, lower = transform.tail(words)
-    return t, ~lower
-
-
-@functools.partial(jax.jit, static_argnames="shape")
-def draw(distribution: Density, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw angles of `shape`, as one program."""
-    dtype, compute = rounded(distribution)
-    table = table_of(distribution, compute)
-    rows = xla.rows_of(shape) or shape
-    words = counter.words(key, rows, transform.words_per_element(compute))
-    x = table.angle_of(tail_and_end, *words).astype(dtype)
-    return x if rows == shape else x.reshape(-1)[: math.prod(shape)].reshape(shape)
-
-
 @functools.partial(jax.jit, static_argnames="dtype")
-def log_prob(distribution: Density, value: jax.Array, dtype: np.dtype) -> jax.Array:
+def log_prob(distribution: Density, value: ArrayLike, dtype: np.dtype) -> jax.Array:
     """Compute the logarithm of the density."""
     compute = arguments.compute_dtype(dtype)
     divided, distribution = divide(distribution, compute), density_of(distribution)
@@ -480,163 +626,3 @@ def quantile(distribution: Density, q: jax.Array, dtype: np.dtype) -> jax.Array:
     # The quantiles of 0 and 1 are the ends, even if the density underflows next to them.
     x = jnp.where(q == 0, -limit, jnp.where(q == 1, limit, clip(x, -limit, limit)))
     return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)
-
-
-@pytree("distribution", "skewness")
-@dataclasses.dataclass(frozen=True, eq=False, init=False)
-class SineSkewed(Distribution):
-    r"""A skewed symmetric distribution of angles, with density :math:`f(x) (1 + \lambda \sin(x - \mu))`.
-
-    A frozen pytree. `f` is the density of a distribution that is symmetric about its mean direction :math:`\mu`; the
-    symmetry is not checked. Sampling is exact and needs no rejection. An angle drawn from `f` is kept with probability
-    :math:`(1 + \lambda \sin(x - \mu)) / 2`, and otherwise reflected about :math:`\mu`.
-
-    Parameters
-    ----------
-    distribution : VonMises or CircularDistribution
-        The symmetric distribution, or another object with the methods `sample`, `log_prob` and `mean`.
-    skewness : float or array
-        :math:`\lambda` in [-1, 1]; other values give NaN. Broadcasts with the batch of the distribution, to which it
-        may only add leading axes.
-    validate_args : bool
-        Raise ValueError for a skewness outside [-1, 1] if its value is known.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an object that is not a distribution, and a skewness that is not a number or does not broadcast.
-
-    Notes
-    -----
-    *Words.* Angle i before the reflection is angle i of ``distribution.sample(key)``. Word i of the stream of the key
-    ``jax.random.fold_in(key, 1)`` decides the reflection.
-
-    *Derivatives.* The derivatives of `log_prob` are exact. A reflection has no derivative, so the derivatives of draws
-    are NaN. For differentiable draws, write the density as a `CircularDistribution`.
-
-    *Source.* T. Abe and A. Pewsey. "Sine-skewed circular distributions". Statistical Papers 52, 2011, equation (2).
-
-    Examples
-    --------
-    >>> import jax
-    >>> from jax_von_mises import SineSkewed, VonMises
-    >>> distribution = SineSkewed(VonMises(0.5, 4.0), skewness=-0.8)
-    >>> distribution.sample(jax.random.key(0), (1000,)).shape
-    (1000,)
-    """
-
-    _ONE_ANGLE = True
-    distribution: VonMises | CircularDistribution
-    skewness: ArrayLike
-
-    def __init__(
-        self, distribution: VonMises | CircularDistribution, skewness: ArrayLike, validate_args: bool = False
-    ) -> None:
-        object.__setattr__(self, "distribution", distribution)
-        if not all(hasattr(distribution, name) for name in ("sample", "log_prob", "mean", "batch_shape")):
-            raise TypeError(
-                f"SineSkewed: distribution={arguments.safe_repr(distribution)} must be a distribution of angles, "
-                "such as a VonMises."
-            )
-        object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", skewness))
-        self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
-        if validate_args:
-            check_values("SineSkewed", Parameter("skewness", "share"), self.skewness)
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch of the distribution, after any leading axes that `skewness` adds."""
-        own, skewness = self.distribution.batch_shape, np.shape(self.skewness)
-        batch = arguments.broadcast_shapes("SineSkewed", {"the distribution": own, "skewness": skewness})
-        if batch[len(batch) - len(own) :] != own:
-            raise ValueError(
-                f"SineSkewed: skewness has shape {skewness}, but the distribution has batch_shape={own}. Give the "
-                f"distribution parameters of shape {batch}."
-            )
-        return batch
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one angle, ()."""
-        return ()
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The float dtype of samples and densities, that of the distribution."""
-        return self.distribution.dtype
-
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-    ) -> jax.Array:
-        """Draw angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape``.
-
-        `seed` is another name for `key`.
-        """
-        caller = "SineSkewed.sample"
-        key = arguments.key_or_seed(caller, key, seed)
-        result: jax.Array = draw_skewed(self, key, arguments.whole_sizes(caller, "sample_shape", sample_shape))
-        return result
-
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per radian, with the accuracy of the distribution's `log_prob`."""
-        base = self.distribution.log_prob(arguments.parameter("SineSkewed.log_prob", "value", value))
-        given, _ = arguments.parameters("SineSkewed.log_prob", base.dtype, value=value, skewness=self.skewness)
-        result: jax.Array = skewed_log_prob(self, base, given["value"])
-        return result
-
-
-def slant(distribution: SineSkewed, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the angles' deviations from the mean direction, that direction, and the skewness times their sines."""
-    centre = lax.convert_element_type(jnp.asarray(distribution.distribution.mean()), x.dtype)
-    skewness = lax.convert_element_type(jnp.asarray(distribution.skewness), x.dtype)
-    shape = jnp.broadcast_shapes(x.shape, centre.shape, skewness.shape)
-    x, centre, skewness = (jnp.broadcast_to(each, shape) for each in (x, centre, skewness))
-    away, _ = deviation(x, centre)
-    return away, centre, nan_unless(skewness, jnp.abs(skewness) <= 1) * jnp.sin(away)
-
-
-@functools.partial(jax.jit, static_argnames="sample_shape")
-def draw_skewed(distribution: SineSkewed, key: jax.Array, sample_shape: tuple[int, ...]) -> jax.Array:
-    """Draw the angles of `SineSkewed.sample`, as one program."""
-    batch, own = distribution.batch_shape, distribution.distribution.batch_shape
-    before = sample_shape + batch[: len(batch) - len(own)]
-    base = distribution.distribution.sample(key, before)
-    compute = arguments.compute_dtype(base.dtype)
-    (word,) = counter.words(jax.random.fold_in(key, 1), base.shape, 1)
-
-    def reflected(base: jax.Array, word: jax.Array, skewed: SineSkewed) -> jax.Array:
-        x = lax.convert_element_type(base, compute)
-        away, centre, tilt = slant(skewed, x)
-        share = (word.astype(compute) + 0.5) * 2.0**-32
-        kept = jnp.where(jnp.isnan(tilt), tilt, jnp.where(2 * share < 1 + tilt, x, wrap(-away, reduce_turns(centre))))
-        return kept.astype(base.dtype)
-
-    return no_derivative(xla.separate_loop(reflected, base, word, distribution), distribution)
-
-
-@jax.custom_jvp
-def no_derivative(x: jax.Array, depends_on: ByValue) -> jax.Array:
-    """Return `x` with NaN as its derivative with respect to `depends_on`."""
-    return x
-
-
-@no_derivative.defjvp
-def _no_derivative_jvp(
-    primals: tuple[jax.Array, ByValue], tangents: tuple[jax.Array, Any]
-) -> tuple[jax.Array, jax.Array]:
-    moved = sum(jnp.sum(tangent).astype(primals[0].dtype) for tangent in jax.tree.leaves(tangents[1]))
-    return primals[0], (tangents[0] + moved) * jnp.nan
-
-
-@jax.jit
-def skewed_log_prob(distribution: SineSkewed, base: jax.Array, value: jax.Array) -> jax.Array:
-    """Compute the logarithm of the skewed density from that of the distribution."""
-    compute = arguments.compute_dtype(base.dtype)
-    _, _, tilt = slant(distribution, jnp.asarray(value, compute))
-    shape = jnp.broadcast_shapes(base.shape, tilt.shape)
-    base, tilt = jnp.broadcast_to(base, shape), jnp.broadcast_to(tilt, shape)
-    return (base.astype(compute) + jnp.log1p(tilt)).astype(base.dtype)

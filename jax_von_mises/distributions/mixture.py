@@ -20,8 +20,9 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
-from jax_von_mises.distributions.base import OfAngles, as_leaf
+from jax_von_mises.distributions.base import as_leaf
 from jax_von_mises.distributions.bivariate import BivariateVonMises
+from jax_von_mises.distributions.circular import Density, OfDensity
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
@@ -30,6 +31,8 @@ from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.sampling.mixture import mixture_of
+from jax_von_mises.sampling.request import Family
 
 # Up to this number of components, one loop over the values computes the density. Each component adds 0.15 s to the
 # compilation.
@@ -40,12 +43,13 @@ MOST_STEPS = 128
 
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class Mixture(OfAngles):
+class Mixture(OfDensity):
     r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus` or bivariate von Mises distributions.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
-    (NaN) are those of the components. Samples have no derivative with respect to the weights. If the shapes do not fit,
-    the methods that need them raise ValueError.
+    (NaN) are those of the components. Draws have derivatives with respect to the parameters of the component that was
+    chosen, but not with respect to the weights. Invalid weights make all draws NaN. If the shapes do not fit, the
+    methods that need them raise ValueError.
 
     Parameters
     ----------
@@ -204,6 +208,14 @@ class Mixture(OfAngles):
         weights, below, above = promote_and_broadcast(self.probs, self._each(cdf, low), self._each(cdf, high))
         return jnp.sum(weights * (above - below), -1)
 
+    def _density(self) -> Density:
+        if not isinstance(self.components, VonMises):
+            raise TypeError(
+                "Mixture: entropy, mode, interval, moment and kl_divergence need components of one angle. For points "
+                "on a torus, average functions of log_prob over draws."
+            )
+        return super()._density()
+
     def _of_angles(self, method: str) -> VonMises:
         """Return the components, or raise TypeError if they are not distributions of one angle."""
         if not isinstance(self.components, VonMises):
@@ -227,37 +239,10 @@ class Mixture(OfAngles):
         """Return the probability of each component given `value`, along a new last axis."""
         return em.posterior(self._joint(value))
 
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-    ) -> jax.Array:
-        """Draw angles in [-pi, pi), of shape `sample_shape` + ``batch_shape`` + ``event_shape``.
-
-        Each draw first chooses a component, then draws from that component alone. Draws from a component with invalid
-        parameters are NaN. With invalid weights (a NaN or +inf among `logits`, or only -inf), all draws are NaN. Draws
-        have derivatives with respect to the parameters of the chosen component, but not with respect to `logits`.
-        `seed` is another name for `key`.
-        """
-        caller = "Mixture.sample"
-        choose, draw = jax.random.split(arguments.key_or_seed(caller, key, seed))
-        shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
-        log_weights = self.log_weights()
-        index = jax.random.categorical(choose, log_weights, shape=shape)
-        # Axes of length 1 for the draws before the batch, and the axes of an event after the components.
-        lead, event = (1,) * (len(shape) - len(self.batch_shape)), axes_of_angles(self.components)
-        index = index.reshape(*shape, 1, *(1 for _ in event))
-
-        def of_chosen(leaf: ArrayLike) -> jax.Array:
-            leaf = jnp.broadcast_to(arguments.as_jax(leaf, self.dtype), self._shape() + event)
-            chosen = jnp.take_along_axis(leaf.reshape(lead + leaf.shape), index, axis=len(shape))
-            return jnp.squeeze(chosen, len(shape))
-
-        drawn = jax.tree.map(of_chosen, self.components).sample(draw)
-        known = ~jnp.any(jnp.isnan(log_weights), -1)
-        return jnp.where(known.reshape(lead + known.shape + (1,) * len(self.event_shape)), drawn, jnp.nan)
+    def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
+        self._shape()
+        component, values = self.components.broadcast()._drawn_by()
+        return mixture_of(component), {"logits": self.logits} | values
 
     @property
     def probs(self) -> jax.Array:

@@ -11,18 +11,15 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import bivariate
 from jax_von_mises.distributions import von_mises_fisher as fisher_class
-from jax_von_mises.functions import von_mises, von_mises_fisher
-from jax_von_mises.numerics import density, quantile, tail_probability
-from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns
+from jax_von_mises.functions import symmetric, von_mises, von_mises_fisher
+from jax_von_mises.numerics import quantile, tail_probability
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.sampling import sampler, sphere
 
 try:
@@ -38,6 +35,12 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonMisesFisher"]
+
+# The tails of the von Mises distribution, with NaN for an invalid concentration.
+TAILS = symmetric.Tails(
+    lambda x, concentration: tail_probability.lower_tail(x, valid(concentration)),
+    lambda t, half_minus_t, concentration: quantile.any_half_quantile(t, half_minus_t, valid(concentration)),
+)
 
 
 class VonMises(Distribution):
@@ -98,11 +101,14 @@ class VonMises(Distribution):
         This differs from `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1. A
         probability that is small because `value` is far below `loc` keeps relative accuracy.
         """
-        return cdf(value, self.loc, self.concentration)
+        return von_mises.evaluate(
+            "cdf", symmetric.cdf(TAILS), value=value, loc=self.loc, concentration=self.concentration
+        )
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
-        return icdf(q, self.loc, self.concentration)
+        parameters = {"loc": self.loc, "concentration": self.concentration}
+        return von_mises.evaluate("icdf", symmetric.icdf(TAILS), q=q, **parameters)
 
     @property
     def mean(self) -> jax.Array:
@@ -316,61 +322,3 @@ def von_mises_fisher_kl_divergence(p: VonMisesFisher, q: VonMisesFisher) -> jax.
 def von_mises_kl_divergence(p: VonMises, q: VonMises) -> jax.Array:
     """Return the mean of log(p / q) under `p`, in nats."""
     return von_mises.kl_divergence(p.loc, p.concentration, q.loc, q.concentration)
-
-
-def cut_at_pi(loc: jax.Array, concentration: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of turns that `cdf` subtracts and the mass that it adds, since it counts from -pi.
-
-    The mass is the smaller tail at -pi of the distribution centred at `loc`: the upper tail if -pi is above the centre,
-    else the lower tail with a negative sign.
-    """
-    cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
-    cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
-    beyond = cut >= 0
-    tail = tail_probability.lower_tail(jnp.where(beyond, -cut, cut), concentration)
-    return turns + beyond.astype(loc.dtype), jnp.where(beyond, tail, -tail)
-
-
-@von_mises.elementwise
-def cdf(value: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return the probability between -pi and `value`, from tails of the centred distribution."""
-    concentration = valid(concentration)
-    turns_at_cut, mass = cut_at_pi(loc, concentration)
-    difference, turns = deviation(clip(value, -np.pi, np.pi), loc)
-    turns = turns - turns_at_cut
-    upper = turns < 0  # subtract the tail above the angle
-    tail = tail_probability.lower_tail(jnp.where(upper, -difference, difference), concentration)
-    probability = jnp.where(upper, -tail, turns + tail) + mass
-    return with_derivative_of(probability, clip(probability, 0, 1))
-
-
-@von_mises.elementwise
-def icdf(q: Any, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return the inverse of `cdf`."""
-    concentration = valid(concentration)
-    loc = less_turns(loc, 0.0)
-    turns_at_cut, mass = cut_at_pi(loc, concentration)
-    # Probabilities of the centred distribution on both sides of the angle. If one of them is negative, the angle is
-    # beyond the cut of that distribution at loc - pi or loc + pi, and is counted from the other end.
-    below, above = q - mass, (1 - q) + mass
-    left = (above < 0) | ((below >= 0) & (below <= above))
-    tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
-    turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
-    angle = quantile.signed_quantile(tail, concentration)
-    x = loc + jnp.where(left, angle, -angle) + TWO_PI * (turns + turns_at_cut)
-    # Set the ends explicitly: if the cut is deep in a tail, their probabilities round to those of nearby angles.
-    inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
-    return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
-
-
-@jax.custom_jvp
-def with_derivative_of(x: jax.Array, value: jax.Array) -> jax.Array:
-    """Return `value`, equal to `x` up to rounding, with the derivative of `x`."""
-    return value
-
-
-@with_derivative_of.defjvp
-def _with_derivative_of_jvp(
-    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    return with_derivative_of(*primals), tangents[0]

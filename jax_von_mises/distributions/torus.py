@@ -5,7 +5,6 @@ accuracy, derivatives and errors.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,6 +16,8 @@ from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
+from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling.request import Family
 
 
 def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[int, ...], int]:
@@ -101,18 +102,9 @@ class Torus(Distribution):
     def _at(self, index: tuple[Any, ...]) -> "Torus":
         return Torus(self.components._at((*index, slice(None))))
 
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-    ) -> jax.Array:
-        """Draw points of shape `sample_shape` + ``batch_shape`` + ``event_shape``, with angles in [-pi, pi).
-
-        `seed` is another name for `key`.
-        """
-        return self._angles().sample(arguments.key_or_seed("Torus.sample", key, seed), sample_shape)
+    def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
+        spread = self._angles().broadcast()
+        return sampler.TORUS, {"loc": spread.loc, "concentration": spread.concentration}
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at points `value`, with the angles along the last axis."""

@@ -59,6 +59,7 @@ class VonMises(Parametric, OfAngles):
     loc: ArrayLike
     concentration: ArrayLike
 
+    FAMILY = sampler.VON_MISES
     PARAMETERS = (Parameter("loc", "angle"), Parameter("concentration", "nonnegative"))
 
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
@@ -68,28 +69,6 @@ class VonMises(Parametric, OfAngles):
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one angle, ()."""
         return ()
-
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-        method: str = "auto",
-    ) -> jax.Array:
-        """Draw angles in [-pi, pi), in radians, of shape `sample_shape` + ``batch_shape``.
-
-        Parameters
-        ----------
-        key, seed : jax.Array
-            A random key, under either name; TFP and distrax call it `seed`.
-        sample_shape : int or tuple of ints
-            Shape of the draws, before the axes of the batch.
-        method : {"auto", "direct", "table"}
-            See `sample_von_mises`.
-        """
-        key, shape = self._of_key(key, seed, sample_shape)
-        return sampler.sample_von_mises(key, self.loc, self.concentration, shape, method=method)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.log_prob`."""

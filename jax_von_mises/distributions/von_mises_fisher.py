@@ -51,6 +51,7 @@ class VonMisesFisher(Parametric):
     mean_direction: ArrayLike
     concentration: ArrayLike
 
+    FAMILY = sphere.VON_MISES_FISHER
     PARAMETERS = (Parameter("mean_direction", "direction", 1), Parameter("concentration", "nonnegative"))
 
     def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
@@ -66,21 +67,6 @@ class VonMisesFisher(Parametric):
         """Shape of one direction, (d,)."""
         given = self._parameters()["mean_direction"]
         return (arguments.dimension("VonMisesFisher", "mean_direction", given),)
-
-    def sample(
-        self,
-        key: ArrayLike | None = None,
-        sample_shape: int | Sequence[int] = (),
-        *,
-        seed: ArrayLike | None = None,
-        method: str = "auto",
-    ) -> jax.Array:
-        """Draw unit vectors of shape `sample_shape` + ``batch_shape`` + (d,); see `sample_von_mises_fisher`.
-
-        `seed` is another name for `key`, used by TFP and distrax.
-        """
-        key, shape = self._of_key(key, seed, sample_shape)
-        return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape, method=method)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at unit vectors, per unit area.

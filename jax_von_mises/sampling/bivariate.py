@@ -3,8 +3,8 @@
 The first angle is the quantile function of its marginal distribution, evaluated at a uniform random number. Given the
 first angle, the second has a von Mises distribution.
 
-*Layout of the stream.* Number j of a stream is word j (float32), or words 2 j and 2 j + 1 (float64). Pair i uses number
-2 i for its first angle and number 2 i + 1 for its second. The lowest bit of a number's first word gives the angle's
+*Layout of the stream.* Pair i uses number 2 i of the stream (see :mod:`jax_von_mises.sampling.numbers`) for its first
+angle and number 2 i + 1 for its second. The lowest bit of a number's first word gives the angle's
 side, and the other bits give its tail probability, as in `transform.tail`. The first angle is measured from its mode,
 or from halfway between its modes if there are two. The second angle is measured from its mean direction given the
 first.
@@ -15,39 +15,42 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax.sharding import NamedSharding
 
-from jax_von_mises import arguments
 from jax_von_mises.numerics import elementary, xla
 from jax_von_mises.numerics.bivariate import models, quantile
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
-from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.request import Family, Request
-from jax_von_mises.sampling.sphere import number_positions
+from jax_von_mises.sampling import transform
+from jax_von_mises.sampling.counter import Wide, Words
+from jax_von_mises.sampling.numbers import Numbers
+from jax_von_mises.sampling.request import Family
 
 NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
 
 
-def pairs_of(kind: type[models.Model], request: Request) -> jax.Array:
-    """Return the pairs of a request, computed in one program."""
-    shape, route, sharding = request.shape, request.route, request.out_sharding
-    compute = arguments.compute_dtype(request.dtype)
-    phi_loc, psi_loc, *of_model = xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters))
-    k1, k2, r = of_model
-    if all(x.size == 1 for x in of_model):
-        k1, k2, r = (x.reshape(()) for x in of_model)
-    else:
-        k1, k2, r = (jnp.broadcast_to(x, shape) for x in of_model)
+def pairs(
+    kind: type[models.Model],
+    numbers: Numbers,
+    parameters: tuple[jax.Array, ...],
+    route: str,
+    sharding: NamedSharding | None,
+) -> jax.Array:
+    """Return pairs of a model, as a family's `place`."""
+    phi_loc, psi_loc, *of_model = parameters
+    shape = numbers.shape
+    k1, k2, r = (x.reshape(()) if all(x.size == 1 for x in of_model) else jnp.broadcast_to(x, shape) for x in of_model)
     k1, k2 = valid(k1), valid(k2)
-    words = functools.partial(pair_words, shape, transform.words_per_element(compute))
-    first, second = xla.separate_loop(words, request.key, request.start)
+
+    def words(key: jax.Array, start: Wide | None) -> tuple[Words, Words]:
+        return numbers._replace(key=key, start=start).both()
+
+    first, second = xla.separate_loop(words, numbers.key, numbers.start)
     a = first_angle(first, k1, k2, r, kind, route)
     phi, psi = pair(kind, a, second, k1, k2, r)
     phi, psi = (wrap(x, broadcast_loc(loc, shape)) for x, loc in ((phi, phi_loc), (psi, psi_loc)))
-    x = jnp.stack([phi, psi], -1).astype(request.dtype)
-    return x if sharding is None else lax.with_sharding_constraint(x, sharding)
+    return jnp.stack([phi, psi], -1)
 
 
 def family(name: str, kind: type[models.Model]) -> Family:
@@ -56,31 +59,16 @@ def family(name: str, kind: type[models.Model]) -> Family:
         name=name,
         noun="pair",
         parameters=dict.fromkeys(NAMES, 0),
-        tabulated=NAMES[2:],
-        program=functools.partial(pairs_of, kind),
+        place=functools.partial(pairs, kind),
         numbers=lambda event_shape: 2,
-        event_shape=(2,),
+        event_shape=lambda parameters: (2,),
+        tabulated=NAMES[2:],
         packed={"loc": NAMES[:2], "concentration": NAMES[2:]},
-        explicit_meshes=False,
     )
 
 
 SINE = family("sine-bivariate-von-mises", models.Sine)
 COSINE = family("cosine-bivariate-von-mises", models.Cosine)
-
-
-def pair_words(
-    shape: tuple[int, ...], width: int, key: jax.Array, start: counter.Wide | None
-) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    """Return the `width` words of each first angle, and those of each second angle, for pairs from `start` on."""
-    generator, key = counter.key_words(key)
-    if width == 1:
-        # One block of the generator holds both words of a pair.
-        first, second = counter.block_words(generator, key, counter.indices(shape, start), 2)
-        return (first,), (second,)
-    positions = [number_positions(shape, start, 2, j, None) for j in range(2)]
-    of_first, of_second = (counter.block_words(generator, key, position, 2) for position in positions)
-    return of_first, of_second
 
 
 def broadcast_loc(loc: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -8,19 +8,35 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.sampling import counter
+from jax_von_mises.numerics import xla
+from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.numbers import Numbers
 
 # Smallest number of draws for which a table (2048 quantiles, or 16384 in float64) saves more time than it costs,
 # measured on a two-core CPU by ``python -m benchmarks.performance_benchmark``.
 QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
+
+
+class Place(Protocol):
+    """A function that computes draws from their numbers."""
+
+    def __call__(
+        self, numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
+    ) -> jax.Array:
+        """Return draws in the dtype of the parameters, which broadcast with ``numbers.shape``.
+
+        `sharding` is that of the result, on a mesh with explicit axes.
+        """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,17 +49,23 @@ class Family:
     """Name of one draw in messages."""
     parameters: Mapping[str, int]
     """The parameters, and how many of their last axes belong to one draw."""
-    tabulated: tuple[str, ...]
-    """The parameters on which a table of quantiles depends."""
-    program: Callable[["Request"], jax.Array]
-    """Computes the draws of a request."""
+    place: Place
+    """Computes draws."""
     numbers: Callable[[tuple[int, ...]], int] = lambda event_shape: 1
     """How many numbers of the stream one draw of a shape uses."""
-    event_shape: tuple[int, ...] | None = ()
-    """Shape of one draw, whose axes follow those of the batch; None for that of the first parameter."""
+    event_shape: Callable[[tuple[Any, ...]], tuple[int, ...]] = lambda parameters: ()
+    """Returns the shape of one draw, whose axes follow those of the batch."""
+    tabulated: tuple[str, ...] = ()
+    """The parameters on which a table of quantiles depends."""
+    methods: tuple[str, ...] = arguments.METHODS
+    """Which methods it has; "auto" is always among them."""
+    vector: str | None = None
+    """A parameter whose last axis holds the components of a vector."""
     packed: Mapping[str, tuple[str, ...]] | None = None
     """Which parameters lie along the last axes of `loc` and `concentration`, the two arrays that streams take."""
-    explicit_meshes: bool = True
+    program: Callable[["Request"], jax.Array] | None = None
+    """Computes the draws of a request, where `placed` is not fast enough."""
+    explicit_meshes: bool = False
     """Whether draws can be sharded over meshes with explicit axes."""
 
 
@@ -109,15 +131,15 @@ class Request:
         arrays, of_result = arguments.parameters(caller, dtype, **values)
         batch = {}
         for name, rank in family.parameters.items():
-            if rank:
+            if name == family.vector:
                 arguments.dimension(caller, name, arrays[name])
             of_array = np.shape(arrays[name])
             batch[name] = jax.ShapeDtypeStruct(of_array[: len(of_array) - rank], of_result)
         sizes = arguments.result_shape(caller, shape, **batch)
         tabulated = np.broadcast_shapes(*(batch[name].shape for name in family.tabulated))
-        route = arguments.method(caller, method, jax.ShapeDtypeStruct(tabulated, of_result))
+        route = arguments.method(caller, method, jax.ShapeDtypeStruct(tabulated, of_result), family.methods)
         if route == "auto":
-            route = "table" if math.prod(tabulated) == 1 else "direct"
+            route = "table" if math.prod(tabulated) == 1 and "table" in family.methods else "direct"
         parameters = tuple(arrays[name] for name in family.parameters)
         return cls(family, checked_key, parameters, None, sizes, of_result, route)
 
@@ -162,13 +184,13 @@ class Request:
     @property
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one draw, whose axes follow those of `shape`."""
-        own = self.family.event_shape
-        return np.shape(self.parameters[0])[-1:] if own is None else own
+        return self.family.event_shape(self.parameters)
 
     def routed_by_size(self, method: str) -> Self:
         """Return the request, with the direct route if `method` is "auto" and the draws are too few for a table."""
         few = math.prod(self.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(self.dtype).name]
-        return dataclasses.replace(self, route="direct") if method == "auto" and few else self
+        either = method == "auto" and "direct" in self.family.methods
+        return dataclasses.replace(self, route="direct") if few and either else self
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
         """Return the request with the sharding of its result, or raise ValueError if that is impossible."""
@@ -228,8 +250,22 @@ class Programs(NamedTuple):
         return drawn
 
 
+def placed(request: Request) -> jax.Array:
+    """Return the draws of a request by its family's `place`, in the sharding that the request asks for."""
+    sharding, compute = request.out_sharding, arguments.compute_dtype(request.dtype)
+    parameters = tuple(xla.hide_constants(*(jnp.asarray(x, compute) for x in request.parameters)))
+    # An automatic mesh needs only a constraint on the result; an explicit one needs the sharding of every array.
+    automatic = sharding is not None and AxisType.Explicit not in sharding.mesh.axis_types
+    declared = None if automatic else sharding
+    per_draw = request.family.numbers(request.event_shape)
+    width = transform.words_per_element(compute)
+    numbers = Numbers(request.key, request.start, request.shape, per_draw, width, declared)
+    x = request.family.place(numbers, parameters, request.route, declared).astype(request.dtype)
+    return lax.with_sharding_constraint(x, sharding) if automatic else x
+
+
 def _by_family(request: Request) -> jax.Array:
-    return request.family.program(request)
+    return (request.family.program or placed)(request)
 
 
 PROGRAMS = Programs.of(_by_family)

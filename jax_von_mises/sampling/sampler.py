@@ -1,16 +1,21 @@
 """Draw angles with `sample_von_mises`, and blocks of a stream of any family with `sample_block`."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import bivariate, counter, sphere, transform
+from jax_von_mises.sampling import bivariate, counter, mixture, skewed, sphere, symmetric, transform
+from jax_von_mises.sampling.density import DENSITY
+from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw
 
 
@@ -95,8 +100,7 @@ def sample_von_mises(
     """
     caller = "sample_von_mises"
     values = {"loc": loc, "concentration": concentration}
-    request = Request.whole(VON_MISES, caller, key, values, shape, dtype, method, out_sharding)
-    return (kernels_for(request) or PROGRAMS).run(request, None)
+    return sample(caller, VON_MISES, key, values, shape, dtype, None, method, out_sharding)
 
 
 def sample_block(
@@ -172,13 +176,57 @@ def angles_of(request: Request) -> jax.Array:
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
+def angles(
+    numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
+) -> jax.Array:
+    """Return angles, as a family's `place`; they are those of `angles_of`."""
+    loc, concentration = parameters
+    if route == "table":
+        concentration = concentration.reshape(())
+    return transform.angles(numbers(0), loc, concentration, route, sharding)
+
+
 VON_MISES = Family(
     name="von-mises",
     noun="angle",
     parameters={"loc": 0, "concentration": 0},
+    place=angles,
     tabulated=("concentration",),
     program=angles_of,
+    explicit_meshes=True,
 )
+
+
+def points(
+    numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
+) -> jax.Array:
+    """Return points on a torus, as a family's `place`; each angle is drawn from one number."""
+    loc, concentration = parameters
+    return transform.angles(numbers(0, loc.shape[-1]), loc, concentration, route, sharding)
+
+
+def points_of(request: Request) -> jax.Array:
+    """Return the points of a request, as the angles of one request."""
+    (angles_per_point,) = request.event_shape
+    start = request.start
+    if start is not None:
+        high, low = counter.multiply_wide(start[1], angles_per_point)
+        start = high + start[0] * np.uint32(angles_per_point), low
+    return angles_of(dataclasses.replace(request, start=start, shape=(*request.shape, angles_per_point)))
+
+
+TORUS = Family(
+    name="torus",
+    noun="point",
+    parameters={"loc": 1, "concentration": 1},
+    place=points,
+    numbers=lambda event_shape: event_shape[0],
+    event_shape=lambda parameters: np.shape(parameters[0])[-1:],
+    methods=("auto", "direct"),
+    program=points_of,
+    explicit_meshes=True,
+)
+# Those that `sample_block` draws by their names.
 FAMILIES = {family.name: family for family in (VON_MISES, sphere.VON_MISES_FISHER, bivariate.SINE, bivariate.COSINE)}
 
 
@@ -187,13 +235,45 @@ def family_of(caller: str, distribution: str) -> Family:
     return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]
 
 
+def family_named(name: str) -> Family:
+    """Return the family with this name, in any process."""
+    for prefix, made_of in ((mixture.PREFIX, mixture.mixture_of), (skewed.PREFIX, skewed.skewed_of)):
+        if name.startswith(prefix):
+            return made_of(family_named(name.removeprefix(prefix)))
+    others = TORUS, DENSITY, symmetric.WRAPPED_CAUCHY, symmetric.CARDIOID, symmetric.WRAPPED_NORMAL
+    return (FAMILIES | {family.name: family for family in others})[name]
+
+
+def sample(
+    caller: str,
+    family: Family,
+    key: object,
+    values: Mapping[str, object],
+    shape: object,
+    dtype: DTypeLike | None,
+    start: Any = None,
+    method: str = "auto",
+    out_sharding: object = None,
+) -> jax.Array:
+    """Draw from a family, from position `start` of the key's stream if that is given.
+
+    Method "auto" uses the table for one set of parameters and many draws, or any slice.
+    """
+    sharding = arguments.sharding(caller, out_sharding)
+    request = Request.part(family, caller, key, values, shape, dtype, method)
+    if start is not None:
+        return draw(request.block(caller, arguments.position(caller, start)).sharded(caller, sharding))
+    request = request.routed_by_size(method).sharded(caller, sharding)
+    return (kernels_for(request) or PROGRAMS).run(request, None)
+
+
 def kernels_for(request: Request) -> Programs | None:
     """Return the `Programs` that draw a whole request by a CUDA kernel, or None.
 
     The module of the kernels is imported only if the environment turns them on and JAX has a CUDA device. Blocks,
     batches and files never use the kernels, so that their last digits depend only on the backend.
     """
-    if not environment.cuda_kernels():
+    if request.family is not VON_MISES or not environment.cuda_kernels():
         return None
     try:
         jax.local_devices(backend="cuda")

@@ -1,7 +1,7 @@
 """Draw directions in any dimension from counter-based words, without rejection.
 
-*Layout of the stream.* Number j of a stream is word j (float32), or words 2 j and 2 j + 1 (float64). In d dimensions,
-direction i uses these numbers:
+*Layout of the stream.* In d dimensions, direction i uses these numbers of the stream (see
+:mod:`jax_von_mises.sampling.numbers`):
 
 ======  ====================================================================================================
 d = 2   i: the angle of `sample_von_mises`, counterclockwise from the mean direction
@@ -15,7 +15,6 @@ other half. The other bits give the tail probability towards the pole on that si
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,56 +22,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling import transform
+from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family, Request, draw
 
 
 def numbers_per_direction(dimension: int) -> int:
     """Return how many numbers of the stream one direction uses."""
     return {2: 1, 3: 2}.get(dimension, dimension + 1)
-
-
-def number_positions(
-    shape: tuple[int, ...],
-    start: counter.Wide | None,
-    numbers: int,
-    first: int,
-    count: int | None,
-    sharding: NamedSharding | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Return the positions (hi, lo) of numbers `first` to ``first + count - 1`` of each direction, along a last axis.
-
-    If `count` is None, the result has only the position of number `first`, and no such axis. The batch of directions
-    has the shape `shape` and begins with direction `start` of the stream. Each direction uses `numbers` numbers.
-    """
-    full = shape if count is None else (*shape, count)
-    place: Any = np.uint32(first)
-    if count is not None:
-        place = place + lax.broadcasted_iota(jnp.uint32, full, len(shape), out_sharding=sharding)
-    hi, lo = counter.indices(shape, start, sharding_of_batch(sharding, len(shape)))
-    if count is not None:
-        lo, hi = (
-            lax.broadcast_in_dim(x, full, range(len(shape)), out_sharding=sharding) if x.ndim else x for x in (lo, hi)
-        )
-    if start is None and math.prod(shape) * numbers <= counter.UINT32_SPAN:
-        return hi, lo * np.uint32(numbers) + place
-    high, low = counter.multiply_wide(lo, numbers)
-    return counter.add_wide((high + hi * np.uint32(numbers), low), (np.uint32(0), place))
-
-
-def sharding_of_batch(sharding: NamedSharding | None, ndim: int) -> NamedSharding | None:
-    """Return the sharding of the batch of directions, without the axis of the components."""
-    if sharding is None:
-        return None
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:ndim]))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
@@ -248,50 +212,36 @@ def sample_von_mises_fisher(
     return draw(Request.whole(VON_MISES_FISHER, caller, key, values, shape, dtype, method, out_sharding))
 
 
-def directions(request: Request) -> jax.Array:
-    """Return the directions of a request, computed in one program."""
-    shape, route, sharding = request.shape, request.route, request.out_sharding
-    compute = arguments.compute_dtype(request.dtype)
-    mean, kappa = (jnp.asarray(x, compute) for x in request.parameters)
-    mean, kappa = xla.hide_constants(mean, kappa)
+def directions(
+    numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
+) -> jax.Array:
+    """Return directions, as a family's `place`."""
+    mean, kappa = parameters
     if kappa.size == 1:
         kappa = kappa.reshape(())
     if mean.size == mean.shape[-1]:
         mean = mean.reshape(-1)
-    automatic = sharding is not None and AxisType.Explicit not in sharding.mesh.axis_types
-    declared = None if automatic else sharding
-    batch = sharding_of_batch(declared, len(shape))
     dimension = mean.shape[-1]
     direction = vectors.direction_of(mean).unit
     if direction.ndim > 1:
-        direction = broadcast_sharded(direction, (*shape, dimension), declared)
-    generator, key = counter.key_words(request.key)
-    width, numbers = transform.words_per_element(compute), numbers_per_direction(dimension)
-
-    def words(first: int, count: int | None = None) -> tuple[jax.Array, ...]:
-        index = number_positions(shape, request.start, numbers, first, count, declared)
-        return counter.block_words(generator, key, index, width)
-
+        direction = broadcast_sharded(direction, (*numbers.shape, dimension), sharding)
     if dimension == 2:
-        x = in_plane(xla.finish_words(words(0)), direction, kappa, route, batch)
-    elif dimension == 3 and width == 1:
-        # One block of the generator holds both numbers of a direction.
-        index = counter.indices(shape, request.start, batch)
-        x = in_space(counter.block_words(generator, key, index, 2), direction, kappa, route, batch)
-    elif dimension == 3:
-        x = in_space((*words(0), *words(1)), direction, kappa, route, batch)
-    else:
-        x = across_normals(xla.finish_words(words(0)), words(1, dimension), direction, kappa, route, batch)
-    x = x.astype(request.dtype)
-    return lax.with_sharding_constraint(x, sharding) if automatic else x
+        return in_plane(xla.finish_words(numbers(0)), direction, kappa, route, numbers.of_batch)
+    if dimension == 3:
+        cosine, azimuth = numbers.both()
+        return in_space((*cosine, *azimuth), direction, kappa, route, numbers.of_batch)
+    words = xla.finish_words(numbers(0))
+    return across_normals(words, numbers(1, dimension), direction, kappa, route, numbers.of_batch)
 
 
 VON_MISES_FISHER = Family(
     name="von-mises-fisher",
     noun="direction",
     parameters={"mean_direction": 1, "concentration": 0},
-    tabulated=("concentration",),
-    program=directions,
+    place=directions,
     numbers=lambda event_shape: numbers_per_direction(event_shape[0]),
-    event_shape=None,
+    event_shape=lambda parameters: np.shape(parameters[0])[-1:],
+    tabulated=("concentration",),
+    vector="mean_direction",
+    explicit_meshes=True,
 )

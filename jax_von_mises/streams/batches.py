@@ -20,22 +20,23 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.streams.stream import Spans, Stream
 
 
 def sample_batches(
     key: ArrayLike,
-    loc: ArrayLike,
-    concentration: ArrayLike,
-    total: int,
-    batch_size: int,
+    loc: ArrayLike | None = None,
+    concentration: ArrayLike | None = None,
+    total: int | None = None,
+    batch_size: int | None = None,
     dtype: DTypeLike | None = None,
     *,
     start: int = 0,
     method: str = "auto",
     donate: bool = False,
     out_sharding: NamedSharding | PartitionSpec | None = None,
-    distribution: str = "von-mises",
+    distribution: str | Distribution = "von-mises",
 ) -> "SampleBatches":
     """Draw a long stream of angles, directions or pairs, batch by batch, in constant memory.
 
@@ -64,8 +65,9 @@ def sample_batches(
     out_sharding : optional
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
         `batch_size` and `total` must be multiples of the number of devices along a sharded first axis.
-    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"}
-        Distribution of the angles, the directions or the pairs of angles.
+    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"} or object
+        Distribution of the angles, the directions or the pairs of angles; or any distribution of this package, such as
+        a `Mixture`, which has its own parameters. Row i then has index i of its ``sample(key, shape)``.
 
     Returns
     -------

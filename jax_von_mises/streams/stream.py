@@ -11,6 +11,7 @@ import base64
 import contextlib
 import dataclasses
 import math
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,11 +21,12 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.sampling import counter, sampler
 from jax_von_mises.sampling.request import Request, draw
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
-FORMAT = "jax_von_mises stream 1"
+FORMAT = "jax_von_mises stream 2"
 
 # Parameter arrays of up to this many values are written out in an identity; longer ones are encoded.
 WRITTEN_OUT = 32
@@ -42,13 +44,22 @@ class Stream:
         cls,
         caller: str,
         key: ArrayLike,
-        loc: ArrayLike,
-        concentration: ArrayLike,
+        loc: ArrayLike | None,
+        concentration: ArrayLike | None,
         dtype: DTypeLike | None,
         method: str,
-        distribution: str = "von-mises",
+        distribution: str | Distribution = "von-mises",
     ) -> "Stream":
-        """Return the stream of these arguments, which are those of `sample_block`."""
+        """Return the stream of these arguments, which are those of `sample_batches`."""
+        if isinstance(distribution, Distribution):
+            if loc is not None or concentration is not None:
+                raise TypeError(
+                    f"{caller}: give the parameters once, as `loc` and `concentration` or in the distribution "
+                    f"{arguments.safe_repr(distribution)}."
+                )
+            family, values = distribution._drawn_by()
+            dtype = distribution.dtype if dtype is None else dtype
+            return cls(Request.part(family, caller, key, values, None, dtype, method))
         family = sampler.family_of(caller, distribution)
         return cls(Request.of_stream(family, caller, key, loc, concentration, None, dtype, method))
 
@@ -105,8 +116,12 @@ class Stream:
         with jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext():
             words = jax.numpy.asarray(np.array(key["data"], np.uint32))
             typed = jax.random.wrap_key_data(words, impl=key["impl"])
-            loc, concentration = (from_json(value, dtype) for value in identity["parameters"].values())
-            return cls.of(caller, typed, loc, concentration, dtype, identity["method"], identity["distribution"])
+            values = {name: from_json(value, dtype) for name, value in identity["parameters"].items()}
+            family, method = sampler.family_named(identity["distribution"]), identity["method"]
+            if family.packed is None:
+                return cls(Request.part(family, caller, typed, values, None, dtype, method))
+            loc, concentration = values.values()
+            return cls(Request.of_stream(family, caller, typed, loc, concentration, None, dtype, method))
 
 
 def as_json(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
@@ -121,7 +136,7 @@ def as_json(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:
     if array.size <= WRITTEN_OUT:
         return {"shape": list(array.shape), "values": [str(float(x)) for x in array.flat]}
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return {"shape": list(array.shape), "base64": base64.b64encode(little.tobytes()).decode()}
+    return {"shape": list(array.shape), "zlib": base64.b64encode(zlib.compress(little.tobytes())).decode()}
 
 
 def from_json(found: str | dict[str, Any], dtype: str) -> np.ndarray:
@@ -131,7 +146,7 @@ def from_json(found: str | dict[str, Any], dtype: str) -> np.ndarray:
         return np.array(float(found), compute)
     if "values" in found:
         return np.array(list(map(float, found["values"])), compute).reshape(found["shape"])
-    stored = np.frombuffer(base64.b64decode(found["base64"]), compute.newbyteorder("<"))
+    stored = np.frombuffer(zlib.decompress(base64.b64decode(found["zlib"])), compute.newbyteorder("<"))
     return stored.astype(compute).reshape(found["shape"])
 
 

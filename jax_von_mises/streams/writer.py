@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.streams import blocks, disk
 from jax_von_mises.streams.batches import SampleBatches
 from jax_von_mises.streams.blocks import Found, Plan
@@ -58,9 +59,9 @@ class Written(NamedTuple):
 def write_samples(
     out: str | os.PathLike[str],
     key: ArrayLike,
-    loc: ArrayLike,
-    concentration: ArrayLike,
-    total: int,
+    loc: ArrayLike | None = None,
+    concentration: ArrayLike | None = None,
+    total: int | None = None,
     dtype: DTypeLike | None = None,
     *,
     method: str = "auto",
@@ -72,7 +73,7 @@ def write_samples(
     parts: int = 1,
     executor: futures.Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
-    distribution: str = "von-mises",
+    distribution: str | Distribution = "von-mises",
 ) -> Written:
     """Draw a stream of angles, directions or pairs and write it to a file or store, in constant memory.
 

@@ -76,10 +76,10 @@ def test_draws_with_their_densities(name, key):
 def test_a_missing_method_has_a_reason():
     with pytest.raises(AttributeError, match=r"VonMisesFisher has no cdf: points .* have no order\. Use log_prob\."):
         ONE["VonMisesFisher"].cdf(0.5)
-    with pytest.raises(AttributeError, match="Mixture has no kl_divergence: it has no formula here"):
-        ONE["Mixture"].kl_divergence(ONE["Mixture"])
-    with pytest.raises(AttributeError, match=r"^SineSkewed has no cdf\.$"):
-        ONE["SineSkewed"].cdf(0.5)
+    with pytest.raises(AttributeError, match="SineBivariateVonMises has no mode: it has no formula here"):
+        ONE["SineBivariateVonMises"].mode()
+    with pytest.raises(AttributeError, match=r"^SineSkewed has no pdf\.$"):
+        ONE["SineSkewed"].pdf(0.5)
     with pytest.raises(AttributeError, match="VonMises has no scale"):
         _ = ONE["VonMises"].scale
     assert not hasattr(ONE["Torus"], "icdf")

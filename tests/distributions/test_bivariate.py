@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from jax_von_mises import CosineBivariateVonMises, SineBivariateVonMises, VonMises
-from jax_von_mises.sampling import bivariate, counter, transform
+from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling.numbers import Numbers
 from tests import bivariate_reference as reference
 
 slow = pytest.mark.slow
@@ -275,7 +276,7 @@ def words_of(implementation, dtype, start):
     """Return the words of ten pairs, those of the first angles before those of the second ones."""
     key, width = jax.random.key(7, impl=implementation), 2 if dtype == "float64" else 1
     start = None if start is None else counter.halves(start)
-    both = bivariate.pair_words((10,), width, key, start)
+    both = Numbers(key, start, (10,), 2, width).both()
     return np.stack([np.asarray(word) for words in both for word in words], -1)
 
 

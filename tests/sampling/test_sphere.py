@@ -14,6 +14,7 @@ from scipy import stats
 import jax_von_mises as jvm
 from jax_von_mises import sample_block, sample_von_mises, sample_von_mises_fisher
 from jax_von_mises.sampling import counter, sphere
+from jax_von_mises.sampling.numbers import Numbers
 from tests import sphere_reference as reference
 from tests.arrays import equal
 from tests.sphere_reference import direction
@@ -42,11 +43,9 @@ DIGESTS = {
 
 def words_of(implementation, d, dtype, start):
     """Return the words of ten directions, as the sampler computes them."""
-    generator, key = counter.key_words(random.key(7, impl=implementation))
-    width, numbers = 2 if dtype == "float64" else 1, sphere.numbers_per_direction(d)
-    start = None if start is None else counter.halves(start)
-    index = sphere.number_positions((10,), start, numbers, 0, numbers)
-    return np.stack(counter.block_words(generator, key, index, width), -1).reshape(10, -1)
+    key, width = random.key(7, impl=implementation), 2 if dtype == "float64" else 1
+    start, per_draw = None if start is None else counter.halves(start), sphere.numbers_per_direction(d)
+    return np.stack(Numbers(key, start, (10,), per_draw, width)(0, per_draw), -1).reshape(10, -1)
 
 
 @pytest.mark.parametrize(("implementation", "d", "dtype"), DIGESTS)

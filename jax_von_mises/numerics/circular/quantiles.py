@@ -59,26 +59,8 @@ class Cells(NamedTuple):
     further: jax.Array
     """Polynomials of the second level, of shape (degree + 1, HARD * cells of the second level)."""
 
-
-class Table(NamedTuple):
-    """The quantile of a density on the circle; a pytree of arrays."""
-
-    cells: Cells
-    panels: Panels
-    error: jax.Array
-    """Estimate of the largest relative error of the smaller tail in `angle`, `panels.tail` and `panels.quantile`."""
-
-    @property
-    def log_normalizer(self) -> jax.Array:
-        """Logarithm of the integral of the density."""
-        return self.panels.log_normalizer
-
-    def angle(self, t: jax.Array, from_end: jax.Array) -> jax.Array:
-        """Return the angle in [-pi, pi) with the tail `t` in (0, 1/2) towards -pi or, if `from_end`, towards pi."""
-        return self.angle_of(lambda t, from_end: (t, from_end), t, from_end)
-
     def angle_of(self, split: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array) -> jax.Array:
-        """Return `angle` of the pair ``split(*arrays)``; the elementwise `split` is fused with the look-up."""
+        """Return the angles of `Table.angle` for the pair ``split(*arrays)``, fused with the elementwise `split`."""
 
         def look_up(
             cell_of: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], cells: Cells, *arrays: jax.Array
@@ -96,8 +78,26 @@ class Table(NamedTuple):
             return angles.reshape(arrays[0].shape)
 
         one_level = functools.partial(look_up, first_cell)
-        angles: jax.Array = lax.cond(jnp.any(self.cells.hard >= 0), two_levels, one_level, self.cells, *arrays)
+        angles: jax.Array = lax.cond(jnp.any(self.hard >= 0), two_levels, one_level, self, *arrays)
         return angles
+
+
+class Table(NamedTuple):
+    """The quantile of a density on the circle; a pytree of arrays."""
+
+    cells: Cells
+    panels: Panels
+    error: jax.Array
+    """Estimate of the largest relative error of the smaller tail in `angle`, `panels.tail` and `panels.quantile`."""
+
+    @property
+    def log_normalizer(self) -> jax.Array:
+        """Logarithm of the integral of the density."""
+        return self.panels.log_normalizer
+
+    def angle(self, t: jax.Array, from_end: jax.Array) -> jax.Array:
+        """Return the angle in [-pi, pi) with the tail `t` in (0, 1/2) towards -pi or, if `from_end`, towards pi."""
+        return self.cells.angle_of(lambda t, from_end: (t, from_end), t, from_end)
 
 
 def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:

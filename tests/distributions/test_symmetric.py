@@ -1,0 +1,149 @@
+"""Compare the wrapped Cauchy, cardioid and wrapped normal distributions with mpmath and with other computations."""
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from jax_von_mises import Cardioid, CircularDistribution, VonMises, WrappedCauchy, WrappedNormal
+from jax_von_mises.numerics import named
+from tests.goodness_of_fit import P_VALUE
+
+slow = pytest.mark.slow
+RHO = [0.0, 1e-6, 0.1, 0.5, 0.9, 0.999, 1 - 1e-6]
+HALF_RHO = [0.0, 1e-6, 0.1, 0.4, 0.4999, 0.5]
+SCALES = [1e-3, 0.1, 1.0, 2.4, 2.6, 5.0, 30.0]
+ANGLES = np.concatenate([[-np.pi, -3.1415, -3.0, -1.0], [-1e-3, -1e-6, 0.0, 1e-4, 0.3, 2.0, 3.1]])
+TAILS = np.concatenate([2.0 ** -np.arange(33.0, 3.0, -3.0), [0.2, 0.4, 0.49, 0.5]])
+ONE = WrappedCauchy(2.5, 0.7), Cardioid(-3.0, 0.45), WrappedNormal(1.0, 0.8)
+
+
+def wrapped_cauchy(x, rho):
+    return (1 - rho**2) / (2 * mpmath.pi * (1 + rho**2 - 2 * rho * mpmath.cos(x)))
+
+
+def cardioid(x, rho):
+    return (1 + 2 * rho * mpmath.cos(x)) / (2 * mpmath.pi)
+
+
+def wrapped_normal(x, scale):
+    turns = range(-60, 61)
+    return sum(mpmath.npdf(x + 2 * mpmath.pi * k, 0, scale) for k in turns)
+
+
+def exact(function, x, shape):
+    with mpmath.workdps(40):
+        return np.array([[function(mpmath.mpf(float(a)), mpmath.mpf(float(s))) for a in x] for s in shape])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=slow)])
+@pytest.mark.parametrize(
+    ("log_density", "reference", "shape"),
+    [
+        (named.cauchy_log_density, wrapped_cauchy, RHO),
+        (named.cardioid_log_density, cardioid, HALF_RHO),
+        pytest.param(named.normal_log_density, wrapped_normal, SCALES, marks=slow),
+    ],
+)
+def test_densities(log_density, reference, shape, dtype):
+    """They agree with mpmath at 40 digits, over all parameters and into the tails."""
+    x, shape = np.asarray(ANGLES, dtype), np.asarray(shape, dtype)
+    with jax.enable_x64(dtype == np.float64):
+        found = np.asarray(jax.jit(jax.vmap(lambda s: log_density(x, s)))(shape))
+    with mpmath.workdps(40):
+        expected = np.vectorize(lambda p: mpmath.log(p) if p > 0 else mpmath.mpf("-inf"))(exact(reference, x, shape))
+        error = np.vectorize(lambda f, e: 0 if f == e else abs(f - e) / max(1, abs(e)))(found.astype(float), expected)
+    # Next to pi, the cardioid density with rho = 1/2 depends on the rounding of pi.
+    assert np.asarray(error, float)[:, 1:].max() < (2e-6 if dtype == np.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=slow)])
+@pytest.mark.parametrize(
+    ("quantile", "lower_tail", "shape"),
+    [
+        (named.cauchy_quantile, named.cauchy_lower_tail, RHO),
+        (named.cardioid_quantile, named.cardioid_lower_tail, HALF_RHO),
+    ],
+)
+def test_tails(quantile, lower_tail, shape, dtype):
+    """A quantile has the tail that was asked for, as does the distribution function, by closed forms of mpmath."""
+    t, shape = (x.reshape(-1) for x in np.meshgrid(np.asarray(TAILS, dtype), np.asarray(shape, dtype)))
+    with jax.enable_x64(dtype == np.float64):
+        distance = np.asarray(jax.jit(quantile)(t, (0.5 - t).astype(dtype), shape))
+        tail = np.asarray(jax.jit(lower_tail)(-distance, shape))
+
+    def closed(x, s):
+        if quantile is named.cauchy_quantile:
+            return mpmath.atan2((1 - s) * mpmath.cos(x / 2), (1 + s) * mpmath.sin(x / 2)) / mpmath.pi
+        return ((mpmath.pi - x) - 2 * s * mpmath.sin(mpmath.pi - x)) / (2 * mpmath.pi)
+
+    limit = 3e-6 if dtype == np.float32 else 1e-14
+    with mpmath.workdps(40):
+        for row in zip(t, shape, distance, tail, strict=True):
+            ulp = 4 * float(np.spacing(row[2]))
+            asked, s, x, p = map(float, row)
+            low = 0 if x + ulp > np.pi else closed(mpmath.mpf(x + ulp), mpmath.mpf(s))
+            high = closed(mpmath.mpf(x - ulp), mpmath.mpf(s))
+            assert low * (1 - limit) <= asked <= high * (1 + limit), row
+            assert low * (1 - limit) <= p <= high * (1 + limit), row
+
+
+@pytest.mark.parametrize("one", ONE, ids=lambda one: type(one).__name__)
+def test_draws(one, key):
+    """Draws have the distribution `cdf`, whose inverse is `icdf`."""
+    x = np.asarray(one.sample(key, (50_000,)))
+    u = np.asarray(one.cdf(x))
+    assert stats.kstest(u, "uniform").pvalue > P_VALUE
+    np.testing.assert_allclose(one.icdf(u), x, atol=2e-5)
+    np.testing.assert_allclose(one.sf(x), 1 - u, atol=1e-6)
+
+
+@pytest.mark.parametrize("one", [ONE[0], *(pytest.param(each, marks=slow) for each in ONE[1:])], ids=str)
+def test_closed_forms(one):
+    """Moments, entropies and modes are those that the density gives by quadrature."""
+    parameters = jax.tree.leaves(one)
+    density = CircularDistribution(lambda x, *leaves: type(one)(*leaves).log_prob(x), *parameters)
+    for order in (0, 1, 2, 5):
+        np.testing.assert_allclose(one.moment(order), density.moment(order), atol=1e-6)
+    for name in ("mean", "mean_resultant_length", "variance", "stddev", "entropy", "mode"):
+        np.testing.assert_allclose(getattr(one, name)(), getattr(density, name)(), atol=2e-6)
+    x = np.linspace(-np.pi, np.pi, 20_001)
+    p = np.exp(np.asarray(one.log_prob(x), float))
+    other = VonMises(0.0, 1.0)
+    gain = np.trapezoid(p * (np.log(p) - np.asarray(other.log_prob(x), float)), x)
+    np.testing.assert_allclose(one.kl_divergence(other), gain, atol=2e-6)
+    low, high = one.interval(0.5)
+    np.testing.assert_allclose(one.prob(low), one.prob(high), rtol=1e-3)
+    np.testing.assert_allclose((low + high) / 2 - one.mean(), 0, atol=1e-3)
+
+
+@slow
+@pytest.mark.parametrize("one", ONE, ids=lambda one: type(one).__name__)
+def test_derivatives_of_draws(one, key):
+    """They are those of finite differences in float64."""
+    with jax.enable_x64(True):
+        given = [np.float64(x) for x in jax.tree.leaves(one)]
+        draw = jax.jit(lambda *leaves: type(one)(*leaves).sample(key, (100,)))
+        for i in range(2):
+            tangents = [np.float64(i == j) for j in range(2)]
+            found = jax.jvp(draw, given, tangents)[1]
+            up, down = (draw(*(x + h * t for x, t in zip(given, tangents, strict=True))) for h in (1e-6, -1e-6))
+            apart = np.remainder(np.asarray(up) - np.asarray(down) + np.pi, 2 * np.pi) - np.pi
+            np.testing.assert_allclose(found, apart / 2e-6, rtol=1e-4, atol=1e-6)
+
+
+def test_invalid_parameters(key):
+    """They give NaN, or an error with `validate_args`."""
+    for make, good, bad, allowed in (
+        (WrappedCauchy, 0.5, 1.5, r"in \[0, 1\]"),
+        (Cardioid, 0.5, 0.6, r"in \[0, 1/2\]"),
+        (WrappedNormal, 0.5, -1.0, "at least 0"),
+    ):
+        with pytest.raises(ValueError, match=f"{make.__name__}: .* must be {allowed}"):
+            make(0.0, bad, validate_args=True)
+        one = make(0.0, np.float32([good, bad]))
+        assert np.isnan(one.sample(key)).tolist() == [False, True]
+        assert np.isnan(one.log_prob(1.0)).tolist() == [False, True]
+        assert np.isnan(one.mean()).tolist() == [False, True]
+        assert np.isnan(make(np.inf, good).log_prob(1.0))

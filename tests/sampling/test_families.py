@@ -1,0 +1,127 @@
+"""Test the families that are made of others, and that every family has slices, batches and files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import jax_von_mises as jvm
+from jax_von_mises import Mixture, SineBivariateVonMises, SineSkewed, Torus, VonMises, VonMisesFisher
+from jax_von_mises.sampling import counter, mixture, sampler
+
+slow = pytest.mark.slow
+
+
+def bimodal(x, k):
+    return k * jnp.cos(2 * x)
+
+
+DENSITY = jvm.CircularDistribution(bimodal, 3.0)
+# Distributions whose draws are the same in every shape, and a method with which they are.
+DISTRIBUTIONS = {
+    "VonMises": (VonMises(0.5, 4.0), "direct"),
+    "VonMisesFisher": (VonMisesFisher([0.0, 0.0, 1.0], 5.0), "direct"),
+    "SineBivariateVonMises": (SineBivariateVonMises(0.0, 1.0, 5.0, 6.0, 3.0), "direct"),
+    "Torus": (Torus(VonMises([0.0, 1.0, 2.0], 4.0)), "direct"),
+    "WrappedCauchy": (jvm.WrappedCauchy(0.5, 0.7), "direct"),
+    "Cardioid": (jvm.Cardioid(0.5, 0.4), "direct"),
+    "WrappedNormal": (jvm.WrappedNormal(0.5, 0.8), "direct"),
+    "Density": (DENSITY, "table"),
+    "Mixture": (Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 2.0], [5.0, 20.0])), "direct"),
+    "Mixture of tori": (
+        Mixture(probs=[0.3, 0.7], components=Torus(VonMises([[0.0, 1.0], [2.0, 3.0]], 9.0))),
+        "direct",
+    ),
+    "Mixture of pairs": (
+        Mixture(probs=[0.3, 0.7], components=SineBivariateVonMises([0.0, 2.0], 1.0, 5.0, 6.0, [3.0, -2.0])),
+        "direct",
+    ),
+    "SineSkewed": (SineSkewed(VonMises(0.5, 4.0), -0.8), "direct"),
+    "SineSkewed density": (SineSkewed(DENSITY, 0.5), "table"),
+}
+each = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("Mixture",) else slow) for n in DISTRIBUTIONS]
+)
+
+
+@each
+def test_slices_and_batches(name, key):
+    """A slice, and the batches of a stream, hold the same draws as one call."""
+    distribution, method = DISTRIBUTIONS[name]
+    whole = np.asarray(distribution.sample(key, (12, 5), method=method)).reshape(60, *distribution.event_shape)
+    np.testing.assert_array_equal(distribution.sample(key, (7,), start=31, method=method), whole[31:38])
+    batches = jvm.sample_batches(key, total=20, batch_size=8, distribution=distribution, method=method, start=3)
+    np.testing.assert_array_equal(np.concatenate(list(map(np.asarray, batches))), whole[3:23])
+
+
+@each
+def test_files(name, key, tmp_path):
+    """A file holds the draws of the stream, also when the process that draws them knows only its identity."""
+    distribution, method = DISTRIBUTIONS[name]
+    out = tmp_path / "draws.npy"
+    jvm.write_samples(out, key, total=30, distribution=distribution, method=method, block_rows=8)
+    batches = jvm.sample_batches(key, total=30, batch_size=8, distribution=distribution, method=method)
+    np.testing.assert_array_equal(np.load(out), np.concatenate(list(map(np.asarray, batches))))
+
+
+@pytest.mark.parametrize("name", ["Mixture", pytest.param("SineSkewed density", marks=slow)])
+def test_automatic_meshes(name, key):
+    """Each device draws its part, and the draws are those of one device up to rounding."""
+    distribution, _ = DISTRIBUTIONS[name]
+    mesh = jax.make_mesh((len(jax.devices()),), ("x",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    x = distribution.sample(key, (16,), out_sharding=sharding)
+    assert x.sharding.is_equivalent_to(sharding, x.ndim)
+    np.testing.assert_allclose(x, distribution.sample(key, (16,)), atol=2e-6)
+
+
+def test_refusals(key):
+    mixed, _ = DISTRIBUTIONS["Mixture"]
+    with pytest.raises(ValueError, match=r"Mixture\.sample: method='table' is not one of 'auto', 'direct'\."):
+        mixed.sample(key, method="table")
+    with pytest.raises(ValueError, match=r"CircularDistribution\.sample: method='direct' is not one of"):
+        DENSITY.sample(key, method="direct")
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match="over which angles cannot be sharded"):
+        mixed.sample(key, (4,), out_sharding=NamedSharding(mesh, PartitionSpec("x")))
+    with pytest.raises(TypeError, match="give the parameters once"):
+        jvm.sample_batches(key, 0.0, 1.0, 10, 5, distribution=mixed)
+    with pytest.raises(ValueError, match="distribution=3 is not one of"):
+        jvm.sample_batches(key, 0.0, 1.0, 10, 5, distribution=3)
+    with pytest.raises(ValueError, match=r"stream's 2\^64 numbers \(each angle takes 2\)"):
+        mixed.sample(key, (4,), start=2**63)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_words_choose_components_exactly(count):
+    """The words are shared out as the weights say, to one in 2^32; a weight of 0 has no word."""
+    weights = np.random.default_rng(count).dirichlet(np.full(count, 0.4)).astype(np.float32)
+    weights[-1] = 0 if count > 1 else 1
+    weights /= weights.sum()
+    largest = int(weights.argmax())
+    shares = np.floor(np.where(np.arange(count) == largest, 0, weights).astype(np.float64) * 2**32)
+    ends = np.cumsum(shares).astype(np.int64)
+    # The words at each end of a component's share, which follow those of the components before it.
+    words = np.unique(np.concatenate([[0, 2**32 - 1], ends, ends - 1]).clip(0, 2**32 - 1))
+    expected = np.searchsorted(ends, words, side="right")
+    expected = np.where(expected == count, largest, expected)
+    found = mixture.chosen(jnp.asarray(words.astype(np.uint32)), jnp.asarray(weights))
+    np.testing.assert_array_equal(found, expected)
+    assert not (weights[np.asarray(found)] == 0).any()
+
+
+def test_mixture_layout(key):
+    """A draw of a mixture of angles takes two words: the first chooses, and the second is that of the angle."""
+    distribution = Mixture(probs=[0.25, 0.75], components=VonMises([-1.0, 2.0], [5.0, 20.0]))
+    words = np.asarray(counter.words(key, (400,), 1)[0]).reshape(200, 2)
+    angles = np.asarray([VonMises(loc, k).sample(key, (400,)) for loc, k in ((-1.0, 5.0), (2.0, 20.0))])[:, 1::2]
+    expected = np.where(words[:, 0] < 2**30, angles[0], angles[1])
+    np.testing.assert_array_equal(distribution.sample(key, (200,)), expected)
+
+
+def test_names():
+    """A family is found by its name in any process."""
+    made = mixture.mixture_of(sampler.VON_MISES)
+    assert sampler.family_named("mixture-of-von-mises") is made
+    assert sampler.family_named("sine-skewed-density").parameters["hard"] == 1
