@@ -1,7 +1,6 @@
 """Estimate the mean direction and the concentration by maximum likelihood, with standard errors."""
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,16 +11,15 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.functions.samples import WeightedSets, total
 from jax_von_mises.functions.von_mises import direction
-from jax_von_mises.numerics import bessel, xla
+from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
 
 # Number of leading angles among which the origin is chosen.
 PILOT = 16
-# Number of summands in a block.
-SUM_BLOCK = 2**14
 # Above this concentration, A' is 1 / (2 kappa^2) to rounding, and may underflow.
 NORMAL = 1e9
 
@@ -82,53 +80,13 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     >>> print(f"{estimate.loc:.2f} {estimate.concentration:.1f}")
     0.50 4.0
     """
-    caller = "fit"
-    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-    arrays, dtype = arguments.parameters(caller, None, **given)
-    samples, weights = arrays["samples"], arrays.get("weights")
-    axes = axes_of(caller, axis, np.ndim(samples))
-    if weights is not None:
-        if np.ndim(weights) == 1 and len(axes) == 1 and np.ndim(samples) > 1:
-            weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(np.ndim(samples))))
-        if not arguments.broadcasts(np.shape(weights), np.shape(samples)):
-            raise ValueError(
-                f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape "
-                f"{np.shape(samples)}. Give one weight for each angle, or one for each position along a single axis."
-            )
-    estimate: Estimate = _fit(samples, weights, axes, dtype)
+    estimate: Estimate = _fit(WeightedSets.of("fit", "angle", samples, weights, axis))
     return estimate
 
 
-def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return the axes to sum over, as a sorted tuple of non-negative indices."""
-    if axis is None:
-        return tuple(range(ndim))
-    try:
-        axes = tuple(operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
-    except TypeError as error:
-        raise TypeError(
-            f"{caller}: axis={arguments.safe_repr(axis)} must be an integer, a tuple of integers or None."
-        ) from error
-    if any(not -ndim <= a < ndim for a in axes):
-        raise ValueError(
-            f"{caller}: axis={arguments.safe_repr(axis)} is out of range for samples with {ndim} "
-            f"dimension{'s' * (ndim != 1)}."
-        )
-    axes = tuple(sorted(a % ndim for a in axes))
-    if len(set(axes)) < len(axes):
-        raise ValueError(f"{caller}: axis={arguments.safe_repr(axis)} names an axis twice.")
-    return axes
-
-
-@functools.partial(jax.jit, static_argnames=("axes", "dtype"))
-def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dtype: np.dtype) -> Estimate:
-    compute = arguments.compute_dtype(dtype)
-    x = rows(jnp.asarray(samples, compute), axes)
-    if weights is None:
-        size = x.shape[-1]
-        share = jnp.full((1,) * (x.ndim - 1) + (size,), 1 / size if size else np.nan, compute)
-    else:
-        share = shares(rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes))
+@jax.jit
+def _fit(sets: WeightedSets) -> Estimate:
+    x, share = sets.rows()
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
     # If the origin is far from most angles, the two terms of `spread` below nearly cancel. In that case, repeat the
@@ -142,37 +100,8 @@ def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], d
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
-    k = jnp.where(jnp.isnan(origin), jnp.nan, k)  # without angles all sums are 0
     loc = direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k)
-    return Estimate(loc.astype(dtype), k.astype(dtype))
-
-
-def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Return `x` with `axes` merged into one last axis."""
-    x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-    kept = x.shape[: x.ndim - len(axes)]
-    return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
-
-
-def shares(weights: jax.Array) -> jax.Array:
-    """Return weights divided by their sum over the last axis.
-
-    The shares are NaN for a negative or infinite weight, and if no weight is positive.
-    """
-    weights = nan_unless(weights, weights >= 0)
-    # Scale by a power of two where the sum may overflow or underflow.
-    largest = jnp.max(weights, -1, keepdims=True, initial=0)
-    scaled = weights * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
-    return scaled / total(scaled)[..., None]
-
-
-def total(values: jax.Array) -> jax.Array:
-    """Return the sum over the last axis, in blocks, so that rounding errors grow only with the number of blocks."""
-    size = values.shape[-1]
-    if size > SUM_BLOCK:
-        pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
-        return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, SUM_BLOCK)))
-    return xla.sum_last_axis(values)
+    return Estimate(loc.astype(sets.dtype), k.astype(sets.dtype))
 
 
 def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -185,8 +114,6 @@ def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array,
 
 def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
     """Return the most central of the first few angles, unchanged, so that equal angles do not deviate from it."""
-    if not x.shape[-1]:
-        return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])
     middle = angle_of(jnp.sum(share * jnp.sin(x), -1), jnp.sum(share * jnp.cos(x), -1))
     closeness = jnp.where(share > 0, jnp.cos(x - middle[..., None]), -jnp.inf)

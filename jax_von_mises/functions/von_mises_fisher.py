@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.fitting import axes_of, rows, shares, total
+from jax_von_mises.functions.samples import WeightedSets, total
 from jax_von_mises.functions.von_mises import KL_NODES, KL_REACH, KL_WEIGHTS
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
@@ -280,34 +280,14 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
         and `weights`.
     """
     caller = "VonMisesFisher.fit"
-    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-    arrays, dtype = arguments.parameters(caller, None, **given)
-    dimension = arguments.dimension(caller, "samples", arrays["samples"])
-    batch = np.shape(arrays["samples"])[:-1]
-    axes = axes_of(caller, axis, len(batch))
-    if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
-        raise ValueError(
-            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape without "
-            f"the last axis, {batch}. Give one weight for each vector."
-        )
-    estimate: Estimate = _fit(arrays["samples"], arrays.get("weights"), axes, dimension, dtype)
+    sets = WeightedSets.of(caller, "vector", samples, weights, axis, event_ndim=1)
+    estimate: Estimate = _fit(sets, arguments.dimension(caller, "samples", sets.samples))
     return estimate
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _fit(
-    samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dimension: int, dtype: np.dtype
-) -> Estimate:
-    compute = arguments.compute_dtype(dtype)
-    x = jnp.asarray(samples, compute)
-    batch = x.shape[:-1]
-    # Move the axis of the components to the front and the axes of the data to the end.
-    x = rows(jnp.moveaxis(x, -1, 0), tuple(a + 1 for a in axes))
-    if weights is None:
-        size = x.shape[-1]
-        share = jnp.full((1,) * (x.ndim - 2) + (size,), 1 / size if size else np.nan, compute)
-    else:
-        share = shares(rows(jnp.broadcast_to(jnp.asarray(weights, compute), batch), axes))
+@functools.partial(jax.jit, static_argnums=1)
+def _fit(sets: WeightedSets, dimension: int) -> Estimate:
+    x, share = sets.rows()
     share = nan_unless(share, (share == 0) | jnp.any(x != 0, 0))
     share = share.reshape((1, *share.shape))
     mean_vector = total(share * x)
@@ -321,8 +301,7 @@ def _fit(
     complement = 0.5 * (across - excess)
     complement = jnp.where(lax.stop_gradient(length) < 0.5, 1 - length, complement)
     kappa = moments.concentration_of(length, jnp.maximum(complement, 0), dimension)
-    kappa = kappa if x.shape[-1] else jnp.full_like(kappa, jnp.nan)
-    return Estimate(jnp.moveaxis(direction, 0, -1).astype(dtype), kappa.astype(dtype))
+    return Estimate(jnp.moveaxis(direction, 0, -1).astype(sets.dtype), kappa.astype(sets.dtype))
 
 
 @by_dtype
