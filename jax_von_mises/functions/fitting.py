@@ -11,12 +11,13 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.samples import WeightedSets, total
+from jax_von_mises.functions.samples import WeightedSets, effective_size, total
 from jax_von_mises.functions.von_mises import direction
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
+from jax_von_mises.numerics.sphere import moments
 
 # Number of leading angles among which the origin is chosen.
 PILOT = 16
@@ -33,7 +34,14 @@ class Estimate(NamedTuple):
     """Dimensionless."""
 
 
-def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
+def fit(
+    samples: ArrayLike,
+    weights: ArrayLike | None = None,
+    axis: int | Sequence[int] | None = None,
+    *,
+    loc: ArrayLike | None = None,
+    bias_correction: bool = False,
+) -> Estimate:
     r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
     ``loc`` is the direction of the mean of :math:`(\cos x, \sin x)`, and ``concentration`` is the value for which
@@ -50,6 +58,11 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
         below the smallest normal float (1e-38 in float32) count as 0.
     axis : int or tuple of ints, optional
         Axes to estimate over; all by default. The other axes index separate data sets.
+    loc : float or array, optional
+        The mean direction in radians, if it is known: one angle, or one for each data set. Only the concentration is
+        then estimated.
+    bias_correction : bool
+        Subtract from the concentration its bias to first order in 1 / n; see below.
 
     Returns
     -------
@@ -59,18 +72,43 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
         1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. It is inf if all angles are equal. For evenly
         spread angles, it is 0 up to rounding, and the direction is arbitrary. The estimates are NaN without angles,
         without positive weights, for a negative weight, and for an angle that is not finite or exceeds 2^24 rad (2^53
-        in float64) in magnitude, where floats do not determine a direction.
+        in float64) in magnitude, where floats do not determine a direction. A given `loc` is returned unchanged; the
+        concentration is 0 if the mean of :math:`\cos(x - \mathrm{loc})` is negative, and NaN for an invalid `loc`.
 
     Raises
     ------
     TypeError, ValueError
-        If samples or weights are not numbers or do not broadcast, or an axis is out of range.
+        If samples, weights or `loc` are not numbers or do not broadcast, if an axis is out of range, or if
+        `bias_correction` is not a bool.
 
     Notes
     -----
-    Both estimates have derivatives with respect to `samples` and `weights`. As usual for maximum likelihood, a large
-    concentration estimated from n angles is biased upwards, by about 3 / n of its value. `standard_errors` returns the
+    The estimates have derivatives with respect to `samples`, `weights` and `loc`. `standard_errors` returns the
     uncertainty of both estimates.
+
+    As usual for maximum likelihood, a large concentration estimated from n angles is biased upwards, by about 3 / n of
+    its value, or 2 / n if `loc` is given. `bias_correction` subtracts the bias to first order in 1 / n of D. R. Cox and
+    E. J. Snell (J. R. Stat. Soc. B 30, 1968),
+
+    .. math:: \frac{1}{2n} \left(\frac{1}{\kappa A'} - \frac{A''}{A'^2}\right),
+
+    at the estimate, or without the first term if `loc` is given; the result is at least 0, and an infinite estimate
+    stays infinite. With weights, n is :math:`(\sum w)^2 / \sum w^2`. In 40,000 simulated sets of 10 angles, the mean
+    error of the concentration, with a standard error of at most 0.5%, is:
+
+    =============  ======  =========  ===============  ============  ===============
+    concentration  plain   corrected  Best and Fisher  loc is given  and corrected
+    =============  ======  =========  ===============  ============  ===============
+    1              +0.30   -0.01      +0.03            +0.12         -0.00
+    4              +1.53   +0.00      -0.00            +0.92         +0.00
+    50             +21.4   +0.1       +1.5             +12.6         +0.1
+    =============  ======  =========  ===============  ============  ===============
+
+    In sets of five at the concentration 4, it is +5.3, and -0.01 corrected; by the rule of D. J. Best and N. I. Fisher
+    (Commun. Stat. Simul. Comput. 10, 1981), it would be +0.6. A part of the bias remains where the data are almost
+    uniform: in sets of 10 at the concentration 0.5, it is +0.32, and +0.06 corrected. The correction is for the mean;
+    the median error at the concentration 4 becomes -0.60, from +0.69. With three or fewer angles (two if `loc` is
+    given), large concentrations have no finite mean, and are corrected to 0.
 
     Examples
     --------
@@ -80,13 +118,30 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     >>> print(f"{estimate.loc:.2f} {estimate.concentration:.1f}")
     0.50 4.0
     """
-    estimate: Estimate = _fit(WeightedSets.of("fit", "angle", samples, weights, axis))
+    caller = "fit"
+    bias_correction = arguments.flag(caller, "bias_correction", bias_correction)
+    estimate: Estimate = _fit(WeightedSets.of(caller, "angle", samples, weights, axis, loc=loc), bias_correction)
     return estimate
 
 
-@jax.jit
-def _fit(sets: WeightedSets) -> Estimate:
+@functools.partial(jax.jit, static_argnums=1)
+def _fit(sets: WeightedSets, bias_correction: bool) -> Estimate:
     x, share = sets.rows()
+    known = sets.known is not None
+    if known:
+        loc = sets.place()
+        # If the mean cosine is negative, the likelihood is largest at the concentration 0.
+        rest = jnp.minimum(means(x, share, loc)[1], 1)
+        k = bessel.inverse_ratio(1 - rest, rest)
+    else:
+        loc, k = of_both(x, share)
+    if bias_correction:
+        k = moments.less_bias(k, effective_size(share), 2, known)
+    return Estimate(loc.astype(sets.dtype), k.astype(sets.dtype))
+
+
+def of_both(x: jax.Array, share: jax.Array) -> Estimate:
+    """Return the estimates of both parameters from angles and their `share` of the weights along the last axis."""
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
     # If the origin is far from most angles, the two terms of `spread` below nearly cancel. In that case, repeat the
@@ -100,8 +155,7 @@ def _fit(sets: WeightedSets) -> Estimate:
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
-    loc = direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k)
-    return Estimate(loc.astype(sets.dtype), k.astype(sets.dtype))
+    return Estimate(direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k), k)
 
 
 def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -22,7 +23,7 @@ SUM_BLOCK = 2**14
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("samples", "weights"),
+    data_fields=("samples", "weights", "known"),
     meta_fields=("axes", "event_ndim", "dtype"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,8 @@ class WeightedSets:
     samples: Any
     weights: Any
     """None for equal weights, otherwise an array that broadcasts to `batch`."""
+    known: Any
+    """A known parameter, of the shape of one sample for each set, or None."""
     axes: tuple[int, ...]
     """Axes of `batch` to estimate over; the others index separate data sets."""
     event_ndim: int
@@ -48,14 +51,15 @@ class WeightedSets:
         weights: ArrayLike | None,
         axis: int | Sequence[int] | None,
         event_ndim: int = 0,
+        **known: ArrayLike | None,
     ) -> "WeightedSets":
         """Check the arguments of a fit, except for the axes of an event; messages call a sample `one`.
 
-        The weights of angles may also have a single axis, that of `axis`.
+        The weights of angles may also have a single axis, that of `axis`. One parameter may be given as `known`.
         """
-        given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-        arrays, dtype = arguments.parameters(caller, None, **given)
-        sets = cls(arrays["samples"], arrays.get("weights"), (), event_ndim, dtype)
+        optional = {name: x for name, x in {"weights": weights, **known}.items() if x is not None}
+        arrays, dtype = arguments.parameters(caller, None, samples=samples, **optional)
+        sets = cls(arrays["samples"], arrays.get("weights"), None, (), event_ndim, dtype)
         batch = sets.batch
         axes = axes_of(caller, axis, len(batch))
         weights = sets.weights
@@ -69,7 +73,16 @@ class WeightedSets:
                     f"{', without their last axis' if event_ndim else ''}. Give one weight for each {one}"
                     f"{', or one for each position along a single axis' if angles else ''}."
                 )
-        return dataclasses.replace(sets, weights=weights, axes=axes)
+        sets = dataclasses.replace(sets, weights=weights, axes=axes)
+        for name in known.keys() & arrays.keys():
+            shape, wanted = np.shape(arrays[name]), sets.kept + np.shape(sets.samples)[len(batch) :]
+            if not arguments.broadcasts(shape, wanted):
+                raise ValueError(
+                    f"{caller}: {name} of shape {shape} does not broadcast to the shape of the estimate, {wanted}. "
+                    f"Give one {one}, or one for each data set."
+                )
+            sets = dataclasses.replace(sets, known=arrays[name])
+        return sets
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -93,12 +106,18 @@ class WeightedSets:
         size, event = math.prod(batch[i] for i in self.axes), np.shape(x)[len(batch) :]
         x = jnp.moveaxis(x, range(len(batch), x.ndim), front)
         if not size:
-            nan = jnp.full((*self.kept, 1), jnp.nan, compute)
+            # The barrier keeps XLA from simplifying a program of constants, which takes it 50 attempts and a warning.
+            nan = lax.optimization_barrier(jnp.full((*self.kept, 1), jnp.nan, compute))
             return jnp.broadcast_to(nan, event + nan.shape), nan
         x = merged(x, tuple(a + self.event_ndim for a in self.axes))
         if self.weights is None:
             return x, jnp.full((1,) * len(self.kept) + (size,), 1 / size, compute)
         return x, shares(merged(jnp.broadcast_to(jnp.asarray(self.weights, compute), batch), self.axes))
+
+    def place(self) -> jax.Array:
+        """Return `known` in the shape of one sample for each set."""
+        shape = self.kept + np.shape(self.samples)[len(self.batch) :]
+        return jnp.broadcast_to(jnp.asarray(self.known, arguments.compute_dtype(self.dtype)), shape)
 
 
 def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
@@ -139,6 +158,11 @@ def shares(weights: jax.Array) -> jax.Array:
     largest = jnp.max(weights, -1, keepdims=True, initial=0)
     scaled = weights * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
     return scaled / total(scaled)[..., None]
+
+
+def effective_size(share: jax.Array) -> jax.Array:
+    """Return the number of equal weights with the same sum of squares as the shares, n for n equal weights."""
+    return 1 / total(jnp.square(share))
 
 
 def total(values: jax.Array) -> jax.Array:
