@@ -150,7 +150,7 @@ FUNCTIONS = {
         "fit": Refusal(
             jvm.fit,
             {"samples": np.ones(3, np.float32)},
-            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis", "loc": "vector", "bias_correction": "flag"},
         ),
         "VonMises": Refusal(
             lambda **given: jvm.VonMises(**given, validate_args=True), PARAMETERS, dict.fromkeys(PARAMETERS, "numbers")
@@ -217,7 +217,10 @@ FUNCTIONS = {
         "VonMisesFisher.fit": Refusal(
             jvm.VonMisesFisher.fit,
             {"samples": np.eye(3, dtype=np.float32)},
-            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+            {
+                **{"samples": "numbers", "weights": "numbers", "axis": "axis"},
+                **{"mean_direction": "vector", "bias_correction": "flag"},
+            },
         ),
         **{
             cls.__name__: Refusal(

@@ -26,7 +26,8 @@ from jax_von_mises.distributions.circular import Density, OfDensity
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.functions import fitting, von_mises
+from jax_von_mises.functions import von_mises
+from jax_von_mises.functions.samples import WeightedSets
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import valid
@@ -357,36 +358,16 @@ class Mixture(OfDensity):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
         counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
         counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
-        given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-        arrays, dtype = arguments.parameters(caller, None, **given)
-        shape = np.shape(arrays["samples"])
-        event = () if kind is VonMises else shape[-1:]
+        sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
+        shape = np.shape(sets.samples)
         if kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
             raise ValueError(
                 f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
                 f"{'' if kind is Torus else ', phi and psi'}."
             )
-        batch = shape[: len(shape) - len(event)]
-        axes = fitting.axes_of(caller, axis, len(batch))
-        if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
-            raise ValueError(
-                f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape "
-                f"{batch} (without the axis of a point's angles). Give one weight for each sample."
-            )
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         limits = jnp.asarray(tolerance, jnp.float32), jnp.asarray(largest_concentration, jnp.float32)
-        found: Mixture = fit_sets(
-            arrays["samples"],
-            arrays.get("weights"),
-            key,
-            start,
-            limits,
-            kind,
-            axes,
-            event,
-            dtype,
-            tuple(counts.items()),
-        )
+        found: Mixture = fit_sets(sets, key, start, limits, kind, tuple(counts.items()))
         return found
 
 
@@ -435,43 +416,28 @@ def check_weights(name: str, weights: Any) -> None:
         raise ValueError(f"Mixture: {name} gives all components the weight 0. Give at least one a positive weight.")
 
 
-@functools.partial(jax.jit, static_argnames=("kind", "axes", "event", "dtype", "options"))
+@functools.partial(jax.jit, static_argnames=("kind", "options"))
 def fit_sets(
-    samples: ArrayLike,
-    weights: ArrayLike | None,
+    sets: WeightedSets,
     key: jax.Array,
     start: Mixture | None,
     limits: tuple[jax.Array, jax.Array],
     kind: type[em.Components],
-    axes: tuple[int, ...],
-    event: tuple[int, ...],
-    dtype: np.dtype,
     options: tuple[tuple[str, int], ...],
 ) -> Mixture:
     """Fit a mixture to each data set, from the checked arguments of `Mixture.fit`."""
-    counts = dict(options)
-    compute = arguments.compute_dtype(dtype)
-    tolerance, largest = (x.astype(compute) for x in limits)
-    x = jnp.asarray(samples, compute)
-    batch = x.shape[: x.ndim - len(event)]
-    kept = tuple(size for i, size in enumerate(batch) if i not in axes)
-    front = tuple(i for i in range(len(batch)) if i not in axes)
-
-    def sets(array: jax.Array, rest: tuple[int, ...]) -> jax.Array:
-        """Return `array` with data sets along the first axis and samples along the second."""
-        order = (*front, *axes, *range(len(batch), array.ndim))
-        return array.transpose(order).reshape(math.prod(kept), math.prod(batch[i] for i in axes), *rest)
-
-    weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
-    x, share = sets(x, event), sets(jnp.broadcast_to(weights, batch), ())
+    counts, kept, number_of_sets = dict(options), sets.kept, math.prod(sets.kept)
+    x, share = sets.rows()
+    compute, size, event = x.dtype, x.shape[-1], x.shape[: sets.event_ndim]
+    tolerance, largest = (each.astype(compute) for each in limits)
+    # Put data sets along the first axis, samples along the second, and the angles of a point along the last.
+    x = jnp.moveaxis(x.reshape(*event, number_of_sets, size), range(len(event)), range(-len(event), 0))
+    share = jnp.broadcast_to(share, (*kept, size)).reshape(number_of_sets, size)
     angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
-    share = fitting.shares(share)
-    good = (angles_good & jnp.isfinite(share)).all(1) if share.shape[1] else jnp.zeros(share.shape[0], bool)
+    good = (angles_good & jnp.isfinite(share)).all(1)
     # Replace invalid data sets, which would delay the others, since the loop runs until all have converged.
     x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
-    share = jnp.where(good[:, None], share, 1 / max(share.shape[1], 1))
-    if not share.shape[1]:
-        x, share = jnp.zeros((share.shape[0], 1, *event), compute), jnp.ones((share.shape[0], 1), compute)
+    share = jnp.where(good[:, None], share, 1 / size)
     if start is None:
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(share.shape[0]))
 
@@ -497,7 +463,7 @@ def fit_sets(
 
     def result(leaf: jax.Array) -> jax.Array:
         leaf = jnp.where(good.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, jnp.nan)
-        return leaf.reshape(kept + leaf.shape[1:]).astype(dtype)
+        return leaf.reshape(kept + leaf.shape[1:]).astype(sets.dtype)
 
     fitted: Mixture = jax.tree.map(result, found)
     return fitted

@@ -151,7 +151,13 @@ class VonMises(Parametric, OfAngles):
 
     @classmethod
     def fit(
-        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+        cls,
+        samples: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+        *,
+        loc: ArrayLike | None = None,
+        bias_correction: bool = False,
     ) -> "VonMises":
         """Fit the distribution by maximum likelihood; see `jax_von_mises.fit`."""
-        return cls(*fitting.fit(samples, weights, axis))
+        return cls(*fitting.fit(samples, weights, axis, loc=loc, bias_correction=bias_correction))

@@ -115,7 +115,14 @@ class VonMisesFisher(Parametric):
 
     @classmethod
     def fit(
-        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+        cls,
+        samples: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+        *,
+        mean_direction: ArrayLike | None = None,
+        bias_correction: bool = False,
     ) -> "VonMisesFisher":
         """Fit the distribution to unit vectors by maximum likelihood; see `functions.von_mises_fisher.fit`."""
-        return cls(*functions.fit(samples, weights, axis))
+        found = functions.fit(samples, weights, axis, mean_direction=mean_direction, bias_correction=bias_correction)
+        return cls(*found)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.fitting import axes_of, rows, shares, total
+from jax_von_mises.functions.samples import WeightedSets, shares, total
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.bivariate import models, moments
 from jax_von_mises.numerics.circle import deviation, less_turns, wrap
@@ -323,37 +323,24 @@ def fit(
     axis: int | Sequence[int] | None = None,
 ) -> Estimate:
     """Return the maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
-    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-    arrays, dtype = arguments.parameters(caller, None, **given)
-    shape = np.shape(arrays["samples"])
+    sets = WeightedSets.of(caller, "pair", samples, weights, axis, event_ndim=1)
+    shape = np.shape(sets.samples)
     if not shape or shape[-1] != 2:
         raise ValueError(
             f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
             "Put them together with jnp.stack([phi, psi], axis=-1)."
         )
-    batch = shape[:-1]
-    axes = axes_of(caller, axis, len(batch))
-    if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
-        raise ValueError(
-            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape without "
-            f"the last axis, {batch}. Give one weight for each pair."
-        )
-    estimate: Estimate = _fit(kind, arrays["samples"], arrays.get("weights"), axes, dtype)
+    estimate: Estimate = _fit(kind, sets)
     return estimate
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3, 4))
-def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dtype: np.dtype) -> Estimate:
-    compute = arguments.compute_dtype(dtype)
-    x = jnp.asarray(samples, compute)
-    batch = x.shape[:-1]
-    phi, psi = (rows(x[..., j], axes) for j in range(2))
-    weights = jnp.ones((), compute) if weights is None else jnp.asarray(weights, compute)
-    share = shares(rows(jnp.broadcast_to(weights, batch), axes))
+@functools.partial(jax.jit, static_argnums=0)
+def _fit(kind: Kind, sets: WeightedSets) -> Estimate:
+    (phi, psi), share = sets.rows()
+    compute, kept = phi.dtype, sets.kept
     first, second = (jnp.arctan2(total(share * jnp.sin(x)), total(share * jnp.cos(x))) for x in (phi, psi))
     origins = first, second
     sums = sums_of(phi, psi, share, origins)
-    kept = phi.shape[:-1]
     flat = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[: leaf.ndim - len(kept)] + (-1,)), sums)
 
     def climb(sums: Sums) -> jax.Array:
@@ -363,11 +350,9 @@ def _fit(kind: Kind, samples: ArrayLike, weights: ArrayLike | None, axes: tuple[
         return jnp.where(values[1] > values[0], ends[1], ends[0])
 
     found = jax.vmap(climb, in_axes=-1, out_axes=-1)(flat).reshape((5, *kept))
-    good = (
-        jnp.isfinite(share).all(-1) & jnp.isfinite(origins[0] + origins[1]) if phi.shape[-1] else jnp.zeros(kept, bool)
-    )
+    good = jnp.isfinite(share).all(-1) & jnp.isfinite(origins[0] + origins[1])
     locs = [less_turns(origin + shift, 0.0) for origin, shift in zip(origins, found[:2], strict=True)]
-    return Estimate(*(nan_unless(value, good).astype(dtype) for value in (*locs, *found[2:])))
+    return Estimate(*(nan_unless(value, good).astype(sets.dtype) for value in (*locs, *found[2:])))
 
 
 def component_sums(samples: jax.Array, weights: jax.Array, origins: tuple[jax.Array, jax.Array]) -> Sums:

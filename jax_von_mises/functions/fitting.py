@@ -1,7 +1,6 @@
 """Estimate the mean direction and the concentration by maximum likelihood, with standard errors."""
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,16 +11,16 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.functions.samples import WeightedSets, effective_size, total
 from jax_von_mises.functions.von_mises import direction
-from jax_von_mises.numerics import bessel, xla
+from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
+from jax_von_mises.numerics.sphere import moments
 
 # Number of leading angles among which the origin is chosen.
 PILOT = 16
-# Number of summands in a block.
-SUM_BLOCK = 2**14
 # Above this concentration, A' is 1 / (2 kappa^2) to rounding, and may underflow.
 NORMAL = 1e9
 
@@ -35,7 +34,14 @@ class Estimate(NamedTuple):
     """Dimensionless."""
 
 
-def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
+def fit(
+    samples: ArrayLike,
+    weights: ArrayLike | None = None,
+    axis: int | Sequence[int] | None = None,
+    *,
+    loc: ArrayLike | None = None,
+    bias_correction: bool = False,
+) -> Estimate:
     r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
     ``loc`` is the direction of the mean of :math:`(\cos x, \sin x)`, and ``concentration`` is the value for which
@@ -52,6 +58,11 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
         below the smallest normal float (1e-38 in float32) count as 0.
     axis : int or tuple of ints, optional
         Axes to estimate over; all by default. The other axes index separate data sets.
+    loc : float or array, optional
+        The mean direction in radians, if it is known: one angle, or one for each data set. Only the concentration is
+        then estimated.
+    bias_correction : bool
+        Subtract from the concentration its bias to first order in 1 / n; see below.
 
     Returns
     -------
@@ -61,18 +72,43 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
         1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. It is inf if all angles are equal. For evenly
         spread angles, it is 0 up to rounding, and the direction is arbitrary. The estimates are NaN without angles,
         without positive weights, for a negative weight, and for an angle that is not finite or exceeds 2^24 rad (2^53
-        in float64) in magnitude, where floats do not determine a direction.
+        in float64) in magnitude, where floats do not determine a direction. A given `loc` is returned unchanged; the
+        concentration is 0 if the mean of :math:`\cos(x - \mathrm{loc})` is negative, and NaN for an invalid `loc`.
 
     Raises
     ------
     TypeError, ValueError
-        If samples or weights are not numbers or do not broadcast, or an axis is out of range.
+        If samples, weights or `loc` are not numbers or do not broadcast, if an axis is out of range, or if
+        `bias_correction` is not a bool.
 
     Notes
     -----
-    Both estimates have derivatives with respect to `samples` and `weights`. As usual for maximum likelihood, a large
-    concentration estimated from n angles is biased upwards, by about 3 / n of its value. `standard_errors` returns the
+    The estimates have derivatives with respect to `samples`, `weights` and `loc`. `standard_errors` returns the
     uncertainty of both estimates.
+
+    As usual for maximum likelihood, a large concentration estimated from n angles is biased upwards, by about 3 / n of
+    its value, or 2 / n if `loc` is given. `bias_correction` subtracts the bias to first order in 1 / n of D. R. Cox and
+    E. J. Snell (J. R. Stat. Soc. B 30, 1968),
+
+    .. math:: \frac{1}{2n} \left(\frac{1}{\kappa A'} - \frac{A''}{A'^2}\right),
+
+    at the estimate, or without the first term if `loc` is given; the result is at least 0, and an infinite estimate
+    stays infinite. With weights, n is :math:`(\sum w)^2 / \sum w^2`. In 40,000 simulated sets of 10 angles, the mean
+    error of the concentration, with a standard error of at most 0.5%, is:
+
+    =============  ======  =========  ===============  ============  ===============
+    concentration  plain   corrected  Best and Fisher  loc is given  and corrected
+    =============  ======  =========  ===============  ============  ===============
+    1              +0.30   -0.01      +0.03            +0.12         -0.00
+    4              +1.53   +0.00      -0.00            +0.92         +0.00
+    50             +21.4   +0.1       +1.5             +12.6         +0.1
+    =============  ======  =========  ===============  ============  ===============
+
+    In sets of five at the concentration 4, it is +5.3, and -0.01 corrected; by the rule of D. J. Best and N. I. Fisher
+    (Commun. Stat. Simul. Comput. 10, 1981), it would be +0.6. A part of the bias remains where the data are almost
+    uniform: in sets of 10 at the concentration 0.5, it is +0.32, and +0.06 corrected. The correction is for the mean;
+    the median error at the concentration 4 becomes -0.60, from +0.69. With three or fewer angles (two if `loc` is
+    given), large concentrations have no finite mean, and are corrected to 0.
 
     Examples
     --------
@@ -83,52 +119,29 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     0.50 4.0
     """
     caller = "fit"
-    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-    arrays, dtype = arguments.parameters(caller, None, **given)
-    samples, weights = arrays["samples"], arrays.get("weights")
-    axes = axes_of(caller, axis, np.ndim(samples))
-    if weights is not None:
-        if np.ndim(weights) == 1 and len(axes) == 1 and np.ndim(samples) > 1:
-            weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(np.ndim(samples))))
-        if not arguments.broadcasts(np.shape(weights), np.shape(samples)):
-            raise ValueError(
-                f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape "
-                f"{np.shape(samples)}. Give one weight for each angle, or one for each position along a single axis."
-            )
-    estimate: Estimate = _fit(samples, weights, axes, dtype)
+    bias_correction = arguments.flag(caller, "bias_correction", bias_correction)
+    estimate: Estimate = _fit(WeightedSets.of(caller, "angle", samples, weights, axis, loc=loc), bias_correction)
     return estimate
 
 
-def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return the axes to sum over, as a sorted tuple of non-negative indices."""
-    if axis is None:
-        return tuple(range(ndim))
-    try:
-        axes = tuple(operator.index(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
-    except TypeError as error:
-        raise TypeError(
-            f"{caller}: axis={arguments.safe_repr(axis)} must be an integer, a tuple of integers or None."
-        ) from error
-    if any(not -ndim <= a < ndim for a in axes):
-        raise ValueError(
-            f"{caller}: axis={arguments.safe_repr(axis)} is out of range for samples with {ndim} "
-            f"dimension{'s' * (ndim != 1)}."
-        )
-    axes = tuple(sorted(a % ndim for a in axes))
-    if len(set(axes)) < len(axes):
-        raise ValueError(f"{caller}: axis={arguments.safe_repr(axis)} names an axis twice.")
-    return axes
-
-
-@functools.partial(jax.jit, static_argnames=("axes", "dtype"))
-def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dtype: np.dtype) -> Estimate:
-    compute = arguments.compute_dtype(dtype)
-    x = rows(jnp.asarray(samples, compute), axes)
-    if weights is None:
-        size = x.shape[-1]
-        share = jnp.full((1,) * (x.ndim - 1) + (size,), 1 / size if size else np.nan, compute)
+@functools.partial(jax.jit, static_argnums=1)
+def _fit(sets: WeightedSets, bias_correction: bool) -> Estimate:
+    x, share = sets.rows()
+    known = sets.known is not None
+    if known:
+        loc = sets.place()
+        # If the mean cosine is negative, the likelihood is largest at the concentration 0.
+        rest = jnp.minimum(means(x, share, loc)[1], 1)
+        k = bessel.inverse_ratio(1 - rest, rest)
     else:
-        share = shares(rows(jnp.broadcast_to(jnp.asarray(weights, compute), np.shape(samples)), axes))
+        loc, k = of_both(x, share)
+    if bias_correction:
+        k = moments.less_bias(k, effective_size(share), 2, known)
+    return Estimate(loc.astype(sets.dtype), k.astype(sets.dtype))
+
+
+def of_both(x: jax.Array, share: jax.Array) -> Estimate:
+    """Return the estimates of both parameters from angles and their `share` of the weights along the last axis."""
     origin = pilot(x, share)
     sine, versine = means(x, share, origin)
     # If the origin is far from most angles, the two terms of `spread` below nearly cancel. In that case, repeat the
@@ -142,37 +155,7 @@ def _fit(samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], d
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
-    k = jnp.where(jnp.isnan(origin), jnp.nan, k)  # without angles all sums are 0
-    loc = direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k)
-    return Estimate(loc.astype(dtype), k.astype(dtype))
-
-
-def rows(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Return `x` with `axes` merged into one last axis."""
-    x = jnp.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-    kept = x.shape[: x.ndim - len(axes)]
-    return x.reshape(*kept, int(np.prod(x.shape[len(kept) :], dtype=np.int64)))
-
-
-def shares(weights: jax.Array) -> jax.Array:
-    """Return weights divided by their sum over the last axis.
-
-    The shares are NaN for a negative or infinite weight, and if no weight is positive.
-    """
-    weights = nan_unless(weights, weights >= 0)
-    # Scale by a power of two where the sum may overflow or underflow.
-    largest = jnp.max(weights, -1, keepdims=True, initial=0)
-    scaled = weights * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
-    return scaled / total(scaled)[..., None]
-
-
-def total(values: jax.Array) -> jax.Array:
-    """Return the sum over the last axis, in blocks, so that rounding errors grow only with the number of blocks."""
-    size = values.shape[-1]
-    if size > SUM_BLOCK:
-        pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
-        return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, SUM_BLOCK)))
-    return xla.sum_last_axis(values)
+    return Estimate(direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k), k)
 
 
 def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -185,8 +168,6 @@ def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array,
 
 def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
     """Return the most central of the first few angles, unchanged, so that equal angles do not deviate from it."""
-    if not x.shape[-1]:
-        return jnp.full(x.shape[:-1], jnp.nan, x.dtype)
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])
     middle = angle_of(jnp.sum(share * jnp.sin(x), -1), jnp.sum(share * jnp.cos(x), -1))
     closeness = jnp.where(share > 0, jnp.cos(x - middle[..., None]), -jnp.inf)

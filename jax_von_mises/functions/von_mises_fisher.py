@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.fitting import axes_of, rows, shares, total
+from jax_von_mises.functions.samples import WeightedSets, effective_size, total
 from jax_von_mises.functions.von_mises import KL_NODES, KL_REACH, KL_WEIGHTS
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
@@ -255,7 +255,14 @@ def cosine_icdf(q: ArrayLike, concentration: ArrayLike, dimension: int) -> jax.A
     return _cosine_icdf(tuple(given.values()), dimension, dtype)
 
 
-def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Estimate:
+def fit(
+    samples: ArrayLike,
+    weights: ArrayLike | None = None,
+    axis: int | Sequence[int] | None = None,
+    *,
+    mean_direction: ArrayLike | None = None,
+    bias_correction: bool = False,
+) -> Estimate:
     r"""Return the maximum likelihood estimate of the mean direction and the concentration.
 
     The estimates are the direction of the mean vector, and the concentration at which the mean resultant length equals
@@ -270,45 +277,79 @@ def fit(samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequen
     axis : int or tuple of ints, optional
         Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index separate
         data sets.
+    mean_direction : array, optional
+        The mean direction, if it is known: one vector, or one for each data set, of any length except 0. Only the
+        concentration is then estimated.
+    bias_correction : bool
+        Subtract from the concentration its bias to first order in 1 / n; see below.
 
     Returns
     -------
     Estimate
         The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). It is inf if all vectors are
         equal. The estimates are NaN without vectors, without positive weights, for a negative weight, and for a vector
-        that is not finite, or that is zero and has a positive weight. They have derivatives with respect to `samples`
-        and `weights`.
+        that is not finite, or that is zero and has a positive weight. A given `mean_direction` is returned with the
+        length 1, and NaN if it is zero or not finite; the concentration is 0 if the mean cosine of the angles to it is
+        negative. The estimates have derivatives with respect to `samples`, `weights` and `mean_direction`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If samples, weights or `mean_direction` are not numbers or do not broadcast, if an axis is out of range, or if
+        `bias_correction` is not a bool.
+
+    Notes
+    -----
+    A large concentration estimated from n vectors is biased upwards, by about (1 + 2 / (d - 1)) / n of its value, or
+    2 / ((d - 1) n) if the mean direction is given. `bias_correction` subtracts the bias to first order in 1 / n of
+    D. R. Cox and E. J. Snell (J. R. Stat. Soc. B 30, 1968),
+
+    .. math:: \frac{1}{2n} \left(\frac{d - 1}{\kappa A'} - \frac{A''}{A'^2}\right),
+
+    at the estimate, or without the first term if `mean_direction` is given; the result is at least 0, and an infinite
+    estimate stays infinite. With weights, n is :math:`(\sum w)^2 / \sum w^2`. In 40,000 sets of 10 vectors in three
+    dimensions, the mean error of the concentration falls from +0.48 to +0.03 at the concentration 1, from +0.98 to
+    -0.01 at 4, and from +12.6 to +0.05 at 50. A bias remains where the data are almost uniform: at 0.5, it falls from
+    +0.61 to +0.17. If (n - 1) (d - 1) is at most 2, large concentrations have no finite mean, and are corrected to 0.
     """
     caller = "VonMisesFisher.fit"
-    given = {"samples": samples} if weights is None else {"samples": samples, "weights": weights}
-    arrays, dtype = arguments.parameters(caller, None, **given)
-    dimension = arguments.dimension(caller, "samples", arrays["samples"])
-    batch = np.shape(arrays["samples"])[:-1]
-    axes = axes_of(caller, axis, len(batch))
-    if weights is not None and not arguments.broadcasts(np.shape(arrays["weights"]), batch):
-        raise ValueError(
-            f"{caller}: weights of shape {np.shape(arrays['weights'])} do not broadcast to the samples' shape without "
-            f"the last axis, {batch}. Give one weight for each vector."
-        )
-    estimate: Estimate = _fit(arrays["samples"], arrays.get("weights"), axes, dimension, dtype)
+    bias_correction = arguments.flag(caller, "bias_correction", bias_correction)
+    sets = WeightedSets.of(caller, "vector", samples, weights, axis, 1, mean_direction=mean_direction)
+    dimension = arguments.dimension(caller, "samples", sets.samples)
+    if sets.known is not None:
+        arguments.dimension(caller, "mean_direction", sets.known, dimension)
+    estimate: Estimate = _fit(sets, dimension, bias_correction)
     return estimate
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _fit(
-    samples: ArrayLike, weights: ArrayLike | None, axes: tuple[int, ...], dimension: int, dtype: np.dtype
-) -> Estimate:
-    compute = arguments.compute_dtype(dtype)
-    x = jnp.asarray(samples, compute)
-    batch = x.shape[:-1]
-    # Move the axis of the components to the front and the axes of the data to the end.
-    x = rows(jnp.moveaxis(x, -1, 0), tuple(a + 1 for a in axes))
-    if weights is None:
-        size = x.shape[-1]
-        share = jnp.full((1,) * (x.ndim - 2) + (size,), 1 / size if size else np.nan, compute)
-    else:
-        share = shares(rows(jnp.broadcast_to(jnp.asarray(weights, compute), batch), axes))
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _fit(sets: WeightedSets, dimension: int, bias_correction: bool) -> Estimate:
+    x, share = sets.rows()
     share = nan_unless(share, (share == 0) | jnp.any(x != 0, 0))
+    known = sets.known is not None
+    if known:
+        given = vectors.direction_of(sets.place())
+        direction, kappa = given.unit, along(given, x, share, dimension)
+    else:
+        direction, kappa = of_both(x, share, dimension)
+    if bias_correction:
+        kappa = moments.less_bias(kappa, effective_size(share), dimension, known)
+    return Estimate(direction.astype(sets.dtype), kappa.astype(sets.dtype))
+
+
+def along(direction: vectors.Direction, x: jax.Array, share: jax.Array, dimension: int) -> jax.Array:
+    """Return the concentration about a known `direction`; the components of `x` are along the first axis."""
+    each = vectors.Direction(*(part[..., None, :] for part in direction))
+    x = jnp.moveaxis(x, 0, -1)
+    # A zero vector has no direction, and no weight.
+    x = jnp.where(jnp.any(x != 0, -1, keepdims=True), x, each.unit)
+    # If the mean cosine is negative, the likelihood is largest at the concentration 0.
+    rest = jnp.minimum(total(share * vectors.versine(x, each)), 1)
+    return moments.concentration_of(1 - rest, rest, dimension)
+
+
+def of_both(x: jax.Array, share: jax.Array, dimension: int) -> Estimate:
+    """Return the estimates of both parameters; the components of `x` are along the first axis."""
     share = share.reshape((1, *share.shape))
     mean_vector = total(share * x)
     length = jnp.sqrt(jnp.sum(jnp.square(mean_vector), 0))
@@ -321,8 +362,7 @@ def _fit(
     complement = 0.5 * (across - excess)
     complement = jnp.where(lax.stop_gradient(length) < 0.5, 1 - length, complement)
     kappa = moments.concentration_of(length, jnp.maximum(complement, 0), dimension)
-    kappa = kappa if x.shape[-1] else jnp.full_like(kappa, jnp.nan)
-    return Estimate(jnp.moveaxis(direction, 0, -1).astype(dtype), kappa.astype(dtype))
+    return Estimate(jnp.moveaxis(direction, 0, -1), kappa)
 
 
 @by_dtype

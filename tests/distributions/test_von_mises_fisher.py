@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, special, stats
 
 from jax_von_mises import VonMisesFisher, sample_von_mises_fisher
 from tests import sphere_reference as reference
@@ -177,6 +177,79 @@ def test_fit(k, key):
     assert float(padded.concentration) > 0
     slope = jax.grad(lambda x: VonMisesFisher.fit(x).concentration)(x[0, :10])
     assert jnp.isfinite(slope).all()
+
+
+def mean_cosine(d, k):
+    return special.ive(d / 2, k) / special.ive(d / 2 - 1, k)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("d", [2, 3, 8])
+def test_fit_with_a_known_direction(d, dtype):
+    """The concentration and its correction agree with SciPy; the direction is normalised."""
+    rng = np.random.default_rng(1)
+    mu = np.eye(d)[0]
+    with jax.enable_x64(dtype == "float64"):
+        for k in (2.0, 50.0):
+            x = stats.vonmises_fisher(mu, k).rvs(30, random_state=rng).astype(dtype)
+            given = (3 * (mu + 0.05 * np.eye(d)[1])).astype(dtype)
+            fitted = VonMisesFisher.fit(x, mean_direction=given)
+            unit = given.astype(float) / np.linalg.norm(given.astype(float))
+            r = float(np.mean(x.astype(float) @ unit))
+            exact = optimize.brentq(lambda k: mean_cosine(d, k) - r, 1e-6, 1e4, xtol=1e-13)  # noqa: B023
+            assert float(fitted.concentration) == pytest.approx(exact, rel=5e-6 if dtype == "float32" else 1e-9)
+            np.testing.assert_allclose(fitted.mean_direction, unit, atol=1e-6)
+            a = mean_cosine(d, exact)
+            first = 1 - (d - 1) * a / exact - a * a
+            second = (d - 1) * (a / exact - first) / exact - 2 * a * first
+            less = VonMisesFisher.fit(x, mean_direction=given, bias_correction=True)
+            assert float(less.concentration) == pytest.approx(exact + second / first**2 / 60, rel=2e-5)
+            slope = jax.grad(lambda m: VonMisesFisher.fit(x, mean_direction=m).concentration)(given)  # noqa: B023
+            np.testing.assert_allclose(slope @ given, 0, atol=1e-4 * exact)
+            tangent = np.mean(x.astype(float), 0) - r * unit
+            np.testing.assert_allclose(slope * np.linalg.norm(given), tangent / first, rtol=1e-3, atol=1e-4 * exact)
+
+
+def test_fit_with_a_known_direction_at_the_ends():
+    away = VonMisesFisher.fit(jnp.eye(3)[:1], mean_direction=[-1.0, 0.1, 0.0])
+    assert away.concentration == 0
+    assert (
+        VonMisesFisher.fit(jnp.eye(3)[:1], mean_direction=[2.0, 0.0, 0.0], bias_correction=True).concentration == np.inf
+    )
+    none = VonMisesFisher.fit(jnp.eye(3), mean_direction=jnp.zeros(3))
+    assert np.isnan(none.concentration)
+    assert np.isnan(none.mean_direction).all()
+    padded = VonMisesFisher.fit(jnp.eye(3, k=1), jnp.array([1.0, 2.0, 0.0]), mean_direction=jnp.ones(3))
+    assert float(padded.concentration) > 0
+    for bad in (VonMisesFisher.fit(x, mean_direction=jnp.ones(3)) for x in (jnp.zeros((0, 3)), jnp.eye(3, k=1))):
+        assert np.isnan(bad.concentration)
+    many = VonMisesFisher.fit(jnp.stack([jnp.eye(3)] * 2), axis=1, mean_direction=jnp.eye(3)[:2])
+    assert (many.batch_shape, many.mean_direction.shape) == ((2,), (2, 3))
+    with pytest.raises(ValueError, match=r"VonMisesFisher.fit: mean_direction of shape \(2, 3\) does not broadcast"):
+        VonMisesFisher.fit(jnp.eye(3), mean_direction=jnp.eye(3)[:2])
+    with pytest.raises(ValueError, match=r"VonMisesFisher.fit: mean_direction has shape \(1,\)"):
+        VonMisesFisher.fit(jnp.eye(3), mean_direction=jnp.ones(1))
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("k", [1.0, 4.0, 50.0])
+def test_bias_of_fit(k, known):
+    """In 20,000 sets of ten directions in space, the bias falls to less than a tenth, up to four standard errors."""
+    mu = np.eye(3)[0]
+    x = stats.vonmises_fisher(mu, k).rvs(200_000, random_state=np.random.default_rng(0)).astype(np.float32)
+    fits = (
+        VonMisesFisher.fit(
+            x.reshape(20_000, 10, 3),
+            axis=1,
+            mean_direction=mu.astype(np.float32) if known else None,
+            bias_correction=c,
+        )
+        for c in (False, True)
+    )
+    plain, less = (np.float64(each.concentration) for each in fits)
+    assert plain.mean() - k > 0.04 * k
+    assert abs(less.mean() - k) < 0.1 * (plain.mean() - k) + 4 * less.std() / np.sqrt(20_000)
+    assert np.mean(np.square(less - k)) < np.mean(np.square(plain - k))
 
 
 def test_limits():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, special, stats
 
 from jax_von_mises import VonMises, fit, log_prob, standard_errors
 from tests import reference
@@ -25,10 +25,13 @@ def exact_fit(x, w=None):
         x = [mp.mpf(float(v)) for v in x]
         c = sum(a * mp.cos(b) for a, b in zip(w, x, strict=True)) / sum(w)
         s = sum(a * mp.sin(b) for a, b in zip(w, x, strict=True)) / sum(w)
-        r = mp.sqrt(c * c + s * s)
-        near = 1 / (2 * (1 - r)) if r > 0.9 else 2 * r
-        k = mp.findroot(lambda k: mp.besseli(1, k) / mp.besseli(0, k) - r, near) if near < 1e4 else inverse(1 - r)
-        return float(mp.atan2(s, c)), float(k)
+        return float(mp.atan2(s, c)), float(exact_concentration(mp.sqrt(c * c + s * s)))
+
+
+def exact_concentration(r):
+    """Return the concentration at which the mean cosine is r."""
+    near = 1 / (2 * (1 - r)) if r > 0.9 else 2 * r
+    return mp.findroot(lambda k: mp.besseli(1, k) / mp.besseli(0, k) - r, near) if near < 1e4 else inverse(1 - r)
 
 
 def inverse(c):
@@ -197,7 +200,101 @@ def test_gradient_without_weights():
         assert np.isfinite(jax.hessian(mixed)(x)).all()
 
 
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("k", [0.5, 7.0, 1e6, 1e10])
+def test_known_direction(k, dtype):
+    """With a known direction, the concentration agrees with mpmath, taking the angles and the direction as exact."""
+    with jax.enable_x64(dtype == "float64"):
+        for loc in np.array([0.1, 3.1], dtype):
+            x = draw(loc, k, 300, dtype)
+            with mp.workdps(50):
+                concentration = exact_concentration(mp.fsum(mp.cos(mp.mpf(float(a)) - float(loc)) for a in x) / 300)
+            fitted = fit(x, loc=loc)
+            assert fitted.loc == loc
+            assert fitted.concentration.dtype == dtype
+            assert float(fitted.concentration) == pytest.approx(float(concentration), rel=100 * EPS[dtype])
+
+
+def test_known_direction_at_the_ends():
+    """A given direction is returned unchanged, and the concentration is 0 if most angles point away from it."""
+    x = draw(0.3, 2.0, (3, 1, 40))
+    fitted = fit(x, axis=-1, loc=[[0.3], [7.0], [3.3]])
+    assert fitted.loc.tolist() == np.float32([[0.3], [7.0], [3.3]]).tolist()
+    assert (np.asarray(fitted.concentration) > 0).tolist() == [[True], [True], [False]]
+    assert fit(x, axis=-1, loc=0.3).loc.shape == (3, 1)
+    assert float(fit(x, loc=0.3 + 4 * np.pi).concentration) == pytest.approx(float(fit(x, loc=0.3).concentration), 1e-5)
+    for correction in (False, True):
+        assert fit(np.full(5, 1.5), loc=1.5, bias_correction=correction) == (1.5, np.inf)
+        assert fit(x[2], loc=3.3, bias_correction=correction).concentration == 0
+        for bad in (fit([], loc=1.0), fit([1.0], loc=np.nan), fit([1.0], [0.0], loc=1.0), fit([1.0], [-1.0], loc=1.0)):
+            assert np.isnan(bad.concentration)
+    assert jax.grad(lambda loc: fit(x, loc=loc, bias_correction=True).concentration)(3.3) == 0
+
+
+@pytest.mark.parametrize("correction", [False, True])
+def test_gradient_with_a_known_direction(correction):
+    """Gradients with respect to angles, weights and the direction agree with central differences."""
+
+    @jax.jit
+    @jax.vmap
+    def value(x, w, loc):
+        return fit(x, w, loc=loc, bias_correction=correction).concentration
+
+    with jax.enable_x64(True):
+        given = np.r_[draw(2.0, 4.0, 7, "float64"), np.linspace(0.5, 2.0, 7), 2.2]
+        split = lambda a: (a[..., :7], a[..., 7:14], a[..., 14])  # noqa: E731
+        slope = jax.grad(lambda a: value(*(each[None] for each in split(a)))[0])(given)
+        steps = 1e-6 * np.eye(15)
+        difference = (value(*split(given + steps)) - value(*split(given - steps))) / 2e-6
+        np.testing.assert_allclose(slope, difference, rtol=1e-5, atol=1e-7)
+
+
+def corrected(k, n, known):
+    """Return an estimate less its bias to first order, from the derivatives of I1 / I0."""
+    a = special.ive(1, k) / special.ive(0, k)
+    first = 1 - a / k - a * a
+    second = a / k**2 - first / k - 2 * a * first
+    return max(k - ((0 if known else 1 / (k * first)) - second / first**2) / (2 * n), 0)
+
+
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("known", [False, True])
+def test_bias_correction(dtype, known):
+    """The correction agrees with SciPy; with weights, n is (sum w)^2 / sum w^2."""
+    w = np.random.default_rng(0).uniform(0, 1, 9).astype(dtype)
+    loc = 0.3 if known else None
+    with jax.enable_x64(dtype == "float64"):
+        for k in (0.2, 1.0, 6.0, 200.0):
+            x = draw(0.3, k, 9, dtype, seed=4)
+            for weights, n in ((None, 9), (3 * np.ones(9, dtype), 9), (w, w.sum() ** 2 / (w * w).sum())):
+                plain, less = (float(fit(x, weights, loc=loc, bias_correction=c).concentration) for c in (False, True))
+                exact = np.exp(1j * np.float64(x))
+                mean = np.average(exact, weights=weights)
+                r = (mean * np.exp(-0.3j)).real if known else abs(mean)
+                # SciPy's root has an error of about 1e-11.
+                root = optimize.brentq(lambda k: special.ive(1, k) / special.ive(0, k) - r, 1e-9, 1e4)  # noqa: B023
+                assert plain == pytest.approx(root, rel=1e-4)
+                assert less == pytest.approx(corrected(plain, n, known), rel=1e-4, abs=1e-5)
+        assert fit(np.zeros(5), bias_correction=True).concentration == np.inf
+        assert np.isnan(fit([], bias_correction=True)).all()
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("k", [1.0, 4.0, 50.0])
+def test_the_bias_falls(k, known):
+    """In 20,000 sets of ten angles, the bias falls to less than a tenth, up to four standard errors."""
+    x, loc = draw(0.0, k, (20_000, 10)), 0.0 if known else None
+    plain, less = (np.float64(fit(x, axis=1, loc=loc, bias_correction=c).concentration) for c in (False, True))
+    assert plain.mean() - k > 0.08 * k
+    assert abs(less.mean() - k) < 0.1 * (plain.mean() - k) + 4 * less.std() / np.sqrt(20_000)
+    assert np.mean(np.square(less - k)) < np.mean(np.square(plain - k))
+
+
 def test_errors_of_arguments():
+    with pytest.raises(ValueError, match=r"fit: loc of shape \(3,\) does not broadcast .* estimate, \(2,\)"):
+        fit(np.zeros((2, 4)), axis=1, loc=np.zeros(3))
+    with pytest.raises(TypeError, match=r"fit: bias_correction=1 must be True or False"):
+        fit([1.0], bias_correction=1)
     with pytest.raises(ValueError, match=r"fit: weights of shape \(3,\) do not broadcast to samples of shape \(2,\)"):
         fit([1.0, 2.0], [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match=r"fit: axis=2 is out of range"):
@@ -248,3 +345,4 @@ def test_standard_errors_at_the_ends():
 def test_class_method():
     x = np.resize([0.1, 0.2, 0.4], 1000)
     assert VonMises.fit(x) == VonMises(*fit(x))
+    assert VonMises.fit(x, loc=0.2, bias_correction=True) == VonMises(*fit(x, loc=0.2, bias_correction=True))
