@@ -239,7 +239,7 @@ def log_likelihood(kind: Kind, sums: Sums, parameters: jax.Array) -> tuple[jax.A
         [jnp.stack([jnp.sum(k * by_alpha_alpha), mixed]), jnp.stack([mixed, jnp.sum(k * by_beta_beta)])]
     )
     across = jnp.stack([by_alpha, by_beta])
-    curvature = jnp.block([[-of_locs, -across], [-across.T, jnp.asarray(covariance)]])
+    curvature = jnp.block([[-of_locs, -across], [-across.T, covariance]])
     return value, slopes, curvature
 
 
@@ -397,7 +397,7 @@ def rough(
 def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, size: jax.Array) -> Estimate:
     k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
     root = lax.rsqrt(size)
-    of_concentrations = jnp.moveaxis(jnp.asarray(moments.cumulants(kind, k1, k2, r).covariance), (0, 1), (-2, -1))
+    of_concentrations = jnp.moveaxis(moments.cumulants(kind, k1, k2, r).covariance, (0, 1), (-2, -1))
     unit = lax.rsqrt(jnp.diagonal(of_concentrations, axis1=-2, axis2=-1))
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
