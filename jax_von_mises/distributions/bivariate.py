@@ -365,7 +365,7 @@ def standard_errors(kind: Kind, size: jax.Array, k1: jax.Array, k2: jax.Array, r
     """Return the standard errors of the five parameters."""
     k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
     root = lax.rsqrt(size)
-    of_concentrations = jnp.moveaxis(jnp.asarray(moments.cumulants(kind, k1, k2, r).covariance), (0, 1), (-2, -1))
+    of_concentrations = jnp.moveaxis(moments.cumulants(kind, k1, k2, r).covariance, (0, 1), (-2, -1))
     unit = lax.rsqrt(jnp.diagonal(of_concentrations, axis1=-2, axis2=-1))
     inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
     of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))

@@ -110,7 +110,7 @@ def log_likelihood(kind: Kind, sums: Sums, parameters: jax.Array) -> tuple[jax.A
         [jnp.stack([jnp.sum(k * by_alpha_alpha), mixed]), jnp.stack([mixed, jnp.sum(k * by_beta_beta)])]
     )
     across = jnp.stack([by_alpha, by_beta])
-    curvature = jnp.block([[-of_locs, -across], [-across.T, jnp.asarray(covariance)]])
+    curvature = jnp.block([[-of_locs, -across], [-across.T, covariance]])
     return value, slopes, curvature
 
 
