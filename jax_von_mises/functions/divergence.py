@@ -19,7 +19,7 @@ from jax import lax
 
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
-# Two concentrations are close if their ratio, after adding the dimension to both, is below this bound. The nodes on
+# Two concentrations are close if their ratio, after adding d - 1 in d dimensions to both, is below this bound. Nodes on
 # [0, 1], with weights that include the remainder's factor, then integrate A' to rounding.
 REACH = {"float32": 4.0, "float64": 2.0}
 NODES, _WEIGHTS = np.array(gauss_legendre(10))
@@ -49,7 +49,7 @@ def divergence(family: Family, p: jax.Array, q: jax.Array, versine: jax.Array, a
     infinite = (p == jnp.inf) | (q == jnp.inf)
     first, second = (jnp.where(infinite, 1, x) for x in (p, q))
     reach = REACH[p.dtype.name]
-    margin = family.dimension * (reach - 1)
+    margin = (family.dimension - 1) * (reach - 1)
     close = (second < reach * first + margin) & (first < reach * second + margin)
     along = jnp.where(
         close, by_slopes(family, first, jnp.where(close, second - first, 0)), family.by_norms(first, second)
