@@ -14,8 +14,8 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Parameter, Parametric
 from jax_von_mises.distributions.pytrees import pytree
+from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.functions.samples import WeightedSets, effective_size, total
-from jax_von_mises.functions.von_mises import KL_NODES, KL_REACH, KL_WEIGHTS
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
@@ -283,28 +283,21 @@ def kl_divergence(
     dimension: int, other_direction: jax.Array, other_kappa: jax.Array, mean_direction: jax.Array, kappa: jax.Array
 ) -> jax.Array:
     """Return the Kullback-Leibler divergence of one distribution from another."""
-    p, q = valid(kappa), valid(other_kappa)
-    mean = vectors.direction_of(mean_direction)
-    versine = vectors.versine(mean.unit, vectors.direction_of(other_direction), mean.lost)
-    p, q, versine = spread(p, q, versine)
-    infinite = (p == jnp.inf) | (q == jnp.inf)
-    first, second = (jnp.where(infinite, 1, x) for x in (p, q))
-    # For close concentrations, compute Taylor's remainder as a sum of positive terms.
-    reach = KL_REACH[p.dtype.name]
-    near = dimension * (reach - 1)
-    close = (second < reach * first + near) & (first < reach * second + near)
-    step = jnp.where(close, second - first, 0)
-    nodes = jnp.asarray(KL_NODES, p.dtype).reshape((1,) * p.ndim + (-1,))
-    between = first[..., None] + step[..., None] * nodes
-    share = step[..., None] / jnp.maximum(between, 1)
-    slopes = moments.cosine_variance(between, dimension) * jnp.square(jnp.maximum(between, 1))
-    by_slopes = jnp.sum(share * share * slopes * jnp.asarray(KL_WEIGHTS, p.dtype).reshape(nodes.shape), -1)
-    rest = moments.versine_mean(first, dimension)
-    by_norms = moments.log_norm(second, dimension) - moments.log_norm(first, dimension) + (second - first) * rest
-    value = jnp.where(close, by_slopes, by_norms) + second * (moments.mean_cosine(first, dimension) * versine)
-    # If the distributions differ, the result is infinite, or NaN where an argument is NaN.
-    apart = lax.stop_gradient(p + q + versine)
-    return jnp.where(infinite, jnp.where((p == q) & (versine == 0), 0, apart), value)
+    own = vectors.direction_of(mean_direction)
+    versine = vectors.versine(own.unit, vectors.direction_of(other_direction), own.lost)
+    p, q, versine = spread(valid(kappa), valid(other_kappa), versine)
+
+    def by_norms(p: jax.Array, q: jax.Array) -> jax.Array:
+        rest = moments.versine_mean(p, dimension)
+        return moments.log_norm(q, dimension) - moments.log_norm(p, dimension) + (q - p) * rest
+
+    normaliser = Normaliser(
+        dimension,
+        mean=lambda k: moments.mean_cosine(k, dimension),
+        scaled_slope=lambda k: moments.scaled_cosine_variance(k, dimension),
+        by_norms=by_norms,
+    )
+    return divergence(normaliser, p, q, versine, apart=versine)
 
 
 def cosine_cdf(dimension: int, w: jax.Array, kappa: jax.Array) -> jax.Array:

@@ -21,12 +21,12 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.elementary import nan_unless, with_slopes
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit_sharding
-from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 P = ParamSpec("P")
 Function = Callable[..., jax.Array]
@@ -581,30 +581,19 @@ def stddev(concentration: ArrayLike) -> jax.Array:
     return evaluate("stddev", _stddev, concentration=concentration)
 
 
-@jax.custom_jvp
+def spread_slope(value: jax.Array, k: jax.Array) -> jax.Array:
+    """Return the derivative of `spread_of`; at concentrations 0 and inf it is the limit of an undefined quotient."""
+    middle = (k > 0) & (value > 0)
+    slope = -bessel.slope(k) / jnp.where(middle, bessel.ratio(k) * value, 1)
+    return jnp.where(k == 0, -jnp.inf, jnp.where(value == 0, 0, slope))
+
+
+@with_slopes(spread_slope)
 def spread_of(k: jax.Array) -> jax.Array:
     """Return sqrt(-2 log A(k))."""
     rest = bessel.one_minus_ratio(k)
     near = rest < 0.5
     return jnp.sqrt(-2 * jnp.where(near, jnp.log1p(-jnp.where(near, rest, 0)), jnp.log(bessel.ratio(k))))
-
-
-@spread_of.defjvp
-def _spread_of_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # At concentrations 0 and inf, the quotient is undefined, so use its limit.
-    (k,) = primals
-    value = spread_of(k)
-    middle = (k > 0) & (value > 0)
-    slope = -bessel.slope(k) / jnp.where(middle, bessel.ratio(k) * value, 1)
-    return value, jnp.where(k == 0, -jnp.inf, jnp.where(value == 0, 0, slope)) * tangents[0]
-
-
-# Two concentrations are close if their ratio, after adding 1 to both, is below this bound. Their divergence is computed
-# as the integral form of Taylor's remainder. Gauss-Legendre nodes on [0, 1], with weights that include the remainder's
-# factor, integrate A' to rounding.
-KL_REACH = {"float32": 4.0, "float64": 2.0}
-KL_NODES, _WEIGHTS = np.array(gauss_legendre(10))
-KL_WEIGHTS = _WEIGHTS * (1 - KL_NODES)
 
 
 def kl_divergence(
@@ -657,23 +646,13 @@ def kl_divergence(
 def _kl_divergence(
     loc: jax.Array, concentration: jax.Array, other_loc: jax.Array, other_concentration: jax.Array
 ) -> jax.Array:
-    p, q = valid(concentration), valid(other_concentration)
-    rest = bessel.one_minus_ratio(p)
-    difference = q - p
-    # For close concentrations, compute Taylor's remainder as a sum of positive terms.
-    reach = KL_REACH[np.dtype(p.dtype).name]
-    close = (q < reach * p + (reach - 1)) & (p < reach * q + (reach - 1))
-    step = jnp.where(close, difference, 0)
-    nodes = jnp.asarray(KL_NODES, p.dtype).reshape((1,) * p.ndim + (-1,))
-    between = p[..., None] + step[..., None] * nodes
-    # Divide by the concentration before squaring, since its inverse square may underflow.
-    share = step[..., None] / jnp.maximum(between, 1)
-    slopes = bessel.scaled_slope(between) * jnp.asarray(KL_WEIGHTS, p.dtype).reshape(nodes.shape)
-    near = jnp.sum(share * share * slopes, -1)
-    far = density.log_norm_ratio(q, p) + q * rest - scaled_complement(p)
     half = jnp.sin(0.5 * deviation(loc, other_loc)[0])
-    value = jnp.where(close, near, far) + q * (2 * bessel.ratio(p) * half * half)
-    same = (p == q) & (half == 0)
-    # If the distributions differ, the result is infinite, or NaN where an argument is NaN.
-    apart = lax.stop_gradient(p + q + half)
-    return jnp.where((p == jnp.inf) | (q == jnp.inf), jnp.where(same, 0, apart), value)
+    return divergence(CIRCLE, valid(concentration), valid(other_concentration), 2 * half * half, half)
+
+
+def divergence_by_norms(p: jax.Array, q: jax.Array) -> jax.Array:
+    """Return the divergence for equal mean directions and concentrations that are not close."""
+    return density.log_norm_ratio(q, p) + q * bessel.one_minus_ratio(p) - scaled_complement(p)
+
+
+CIRCLE = Normaliser(2, bessel.ratio, bessel.scaled_slope, divergence_by_norms)

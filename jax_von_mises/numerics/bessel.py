@@ -16,7 +16,7 @@ from jax.scipy import special
 from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import coefficients
-from jax_von_mises.numerics.elementary import polynomial
+from jax_von_mises.numerics.elementary import polynomial, with_slopes
 
 # The fits of N, A and C use kappa (or kappa^2 / 4) below this concentration, and 1 / kappa above it.
 SWITCH = 5.0
@@ -99,28 +99,7 @@ def scaled_slope(kappa: jax.Array) -> jax.Array:
     return scaled_rise_moments(kappa)[1]
 
 
-@jax.custom_jvp
-def log_i0(kappa: jax.Array) -> jax.Array:
-    """Return log I0(kappa) for kappa in [0, inf], with a relative error of 4e-7 (float32) or 2e-15 (float64)."""
-    if kappa.dtype == jnp.float64:
-        k = jnp.minimum(kappa, LOG_SWITCH64)
-        z = k * k / 4
-        near = jnp.log1p(z * polynomial(I0_SERIES64, z))
-        far = jnp.maximum(kappa, LOG_SWITCH64)
-        return jnp.where(kappa < LOG_SWITCH64, near, far + jnp.log(special.i0e(jnp.minimum(far, LARGEST_KAPPA**8))))
-    small, z, r = fit_variables(kappa, 1 / jnp.maximum(kappa, SWITCH))
-    near = jnp.log1p(z * polynomial(coefficients.I0_SMALL[1:], z))
-    root = 0.5 * jnp.log(jnp.maximum(kappa, SWITCH))
-    far = kappa + (jnp.log(polynomial(coefficients.NORM_LARGE, r) * (0.5 / np.pi)) - root)
-    return jnp.where(small, near, jnp.where(kappa == jnp.inf, jnp.inf, far))
-
-
-@log_i0.defjvp
-def _log_i0_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return log_i0(*primals), ratio(*primals) * tangents[0]
-
-
-@jax.custom_jvp
+@with_slopes(lambda y, kappa: slope(kappa))
 def ratio(kappa: jax.Array) -> jax.Array:
     """Return A(kappa) = I1(kappa) / I0(kappa), which is 0 at 0 and 1 at infinity.
 
@@ -138,20 +117,26 @@ def ratio(kappa: jax.Array) -> jax.Array:
     return jnp.where(small, near, 1 - one_minus_ratio(kappa))
 
 
-@ratio.defjvp
-def _ratio_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return ratio(*primals), slope(*primals) * tangents[0]
+@with_slopes(lambda y, kappa: ratio(kappa))
+def log_i0(kappa: jax.Array) -> jax.Array:
+    """Return log I0(kappa) for kappa in [0, inf], with a relative error of 4e-7 (float32) or 2e-15 (float64)."""
+    if kappa.dtype == jnp.float64:
+        k = jnp.minimum(kappa, LOG_SWITCH64)
+        z = k * k / 4
+        near = jnp.log1p(z * polynomial(I0_SERIES64, z))
+        far = jnp.maximum(kappa, LOG_SWITCH64)
+        return jnp.where(kappa < LOG_SWITCH64, near, far + jnp.log(special.i0e(jnp.minimum(far, LARGEST_KAPPA**8))))
+    small, z, r = fit_variables(kappa, 1 / jnp.maximum(kappa, SWITCH))
+    near = jnp.log1p(z * polynomial(coefficients.I0_SMALL[1:], z))
+    root = 0.5 * jnp.log(jnp.maximum(kappa, SWITCH))
+    far = kappa + (jnp.log(polynomial(coefficients.NORM_LARGE, r) * (0.5 / np.pi)) - root)
+    return jnp.where(small, near, jnp.where(kappa == jnp.inf, jnp.inf, far))
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, kappa: -slope(kappa))
 def one_minus_ratio(kappa: jax.Array) -> jax.Array:
     """Return 1 - A(kappa), with the relative error of `ratio_complement`; 1 at 0 and 0 at infinity."""
     return jnp.minimum(ratio_complement(kappa, 1 / jnp.maximum(kappa, SWITCH)), 1)
-
-
-@one_minus_ratio.defjvp
-def _complement_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return one_minus_ratio(*primals), -slope(*primals) * tangents[0]
 
 
 def slope(kappa: jax.Array) -> jax.Array:

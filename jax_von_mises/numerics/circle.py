@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_von_mises.numerics.elementary import clip, nan_unless
+from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 
 # The largest float below pi. The float32 nearest pi is larger than pi.
 LARGEST_ANGLE = {
@@ -42,7 +42,7 @@ def reduce_turns(loc: jax.Array) -> jax.Array:
     return nan_unless(reduced, jnp.abs(loc) <= LARGEST_LOC[name])
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, x, loc: (1, 1))
 def wrap(x: jax.Array, loc: jax.Array) -> jax.Array:
     """Return x + loc wrapped to [-pi, pi), for `x` and `loc` in [-pi, pi].
 
@@ -55,11 +55,6 @@ def wrap(x: jax.Array, loc: jax.Array) -> jax.Array:
     return clip(total + turn * TWO_PI, -limit, limit)
 
 
-@wrap.defjvp
-def _wrap_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return wrap(*primals), tangents[0] + tangents[1]
-
-
 def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return x - loc minus full turns, in [-pi, pi] up to rounding, and the number of turns removed."""
     difference, missing = x - loc, rounded_off(x, loc)
@@ -67,7 +62,7 @@ def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
     return less_turns(difference, missing), turns
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, x, loc: (None, None))
 def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
     """Return the rounding error of x - loc [1]_, the exact difference minus the rounded one.
 
@@ -81,19 +76,7 @@ def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
     return (x - (difference - part)) + (-loc - part)
 
 
-@rounded_off.defjvp
-def _rounded_off_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    missing = rounded_off(*primals)
-    return missing, jnp.zeros_like(missing)
-
-
-@jax.custom_jvp
+@with_slopes(lambda y, x, missing: (nan_unless(jnp.ones_like(y), ~jnp.isnan(y)), None))
 def less_turns(x: jax.Array, missing: ArrayLike) -> jax.Array:
     """Return `x` minus its full turns, plus `missing`; only `x` has a derivative, which is 1."""
     return reduce_turns(x) + missing
-
-
-@less_turns.defjvp
-def _less_turns_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    x = less_turns(*primals)
-    return x, nan_unless(tangents[0], ~jnp.isnan(x))

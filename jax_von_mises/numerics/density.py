@@ -27,6 +27,7 @@ from jax_von_mises.numerics.elementary import (
     sine_over,
     sine_square,
     wide_sine_square,
+    with_slopes,
 )
 
 # Below this concentration, the distribution is uniform up to rounding.
@@ -122,7 +123,7 @@ HUGE = {"float32": 2.0**94, "float64": 2.0**700}
 FACTOR = {"float32": 2.0**17, "float64": 2.0**300}
 
 
-@jax.custom_jvp
+@with_slopes(lambda p, x, kappa: tuple(p * slope for slope in score(x, kappa)))
 def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the density p at angles in [-pi, pi]; a density below the smallest normal float becomes 0.
 
@@ -134,14 +135,6 @@ def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
 
 
-@density.defjvp
-def _density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    x, kappa = primals
-    along, across = score(x, kappa)
-    value = density(x, kappa)
-    return value, value * (along * tangents[0] + across * tangents[1])
-
-
 def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the derivatives of log p with respect to x and kappa, -kappa sin x and cos x - A(kappa)."""
     sign = jnp.where(x < 0, -1, 1).astype(x.dtype)
@@ -149,7 +142,7 @@ def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     return -kappa * (sign * half.sin), bessel.one_minus_ratio(kappa) - 2 * half.square
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, x, kappa: score(x, kappa))
 def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log p at angles in [-pi, pi]; the error is 4e-7 (float32) or 1e-14 (float64) times max(1, |log p|).
 
@@ -167,12 +160,6 @@ def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, -jnp.inf * jnp.abs(x)), value)
 
 
-@log_density.defjvp
-def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    along, across = score(*primals)
-    return log_density(*primals), along * tangents[0] + across * tangents[1]
-
-
 def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return float32 log N(kappa) as a sum of two numbers, the first of which is exact."""
     small, z, r = bessel.fit_variables(kappa, 1 / jnp.maximum(kappa, bessel.SWITCH))
@@ -183,7 +170,7 @@ def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(small, 0, -0.5 * exact), jnp.where(small, near, far)
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, kappa: -bessel.one_minus_ratio(kappa))
 def log_norm(kappa: jax.Array) -> jax.Array:
     """Return log N(kappa) = -log p(0), where N = 2 pi e^-kappa I0(kappa); -inf at infinity."""
     if kappa.dtype == jnp.float64:
@@ -192,21 +179,10 @@ def log_norm(kappa: jax.Array) -> jax.Array:
     return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, kappa, other: (-bessel.one_minus_ratio(kappa), bessel.one_minus_ratio(other)))
 def log_norm_ratio(kappa: jax.Array, other: jax.Array) -> jax.Array:
     """Return log(N(kappa) / N(other)), in float32 without the rounding errors of two large logarithms."""
     if kappa.dtype == jnp.float64:
         return log_norm(kappa) - log_norm(other)
     (exact, rest), (other_exact, other_rest) = log_norm_parts(kappa), log_norm_parts(other)
     return (exact - other_exact) + (rest - other_rest)
-
-
-@log_norm_ratio.defjvp
-def _log_norm_ratio_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    slope = bessel.one_minus_ratio(primals[1]) * tangents[1] - bessel.one_minus_ratio(primals[0]) * tangents[0]
-    return log_norm_ratio(*primals), slope
-
-
-@log_norm.defjvp
-def _log_norm_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return log_norm(*primals), -bessel.one_minus_ratio(*primals) * tangents[0]

@@ -5,7 +5,9 @@ that the quantile needs, cost half as much on a CPU, and never split a fusion. I
 functions.
 """
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +16,8 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import coefficients, xla
+
+Function = Callable[..., jax.Array]
 
 LOG2_E = float(np.log2(np.e))
 LN_2 = float(np.log(2))
@@ -34,6 +38,40 @@ RECIPROCAL_BITS = np.int32(0x7EF311C7)
 ROOT_BITS = np.int32(0x5F3759DF)
 # Bit pattern of 2/3: `log2` writes x as 2^e (1 + m) with m in [-1/3, 1/3].
 TWO_THIRDS_BITS = np.int32(0x3F2AAAAB)
+
+
+def with_slopes(slopes: Callable[..., Any], static: tuple[int, ...] = ()) -> Callable[[Function], Function]:
+    """Give a function of arrays, elementwise up to broadcasting, the derivatives that a formula states.
+
+    Parameters
+    ----------
+    slopes
+        A function of the result and all arguments. It returns the derivative with respect to each argument that is not
+        `static`, as a tuple if there are several, with None for an argument that has no derivative. Where it uses the
+        result or functions that have derivatives themselves, there are higher derivatives.
+    static
+        Positions, in ascending order, of arguments that are never differentiated.
+    """
+
+    def decorate(function: Function) -> Function:
+        differentiable: Any = jax.custom_jvp(function, nondiff_argnums=static)
+
+        @differentiable.defjvp  # type: ignore[untyped-decorator]
+        def derivative(*given: Any) -> tuple[jax.Array, jax.Array]:
+            *fixed, primals, tangents = given
+            arguments = list(primals)
+            for position, value in zip(static, fixed, strict=True):
+                arguments.insert(position, value)
+            y = differentiable(*arguments)
+            found = slopes(y, *arguments)
+            each = found if isinstance(found, tuple) else (found,)
+            terms = [slope * tangent for slope, tangent in zip(each, tangents, strict=True) if slope is not None]
+            return y, functools.reduce(operator.add, terms) if terms else jnp.zeros_like(y)
+
+        result: Function = differentiable
+        return result
+
+    return decorate
 
 
 def polynomial(terms: Sequence[float | jax.Array], x: jax.Array) -> jax.Array:
@@ -103,7 +141,7 @@ def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, x: LN_2 * y)
 def exp2(x: jax.Array) -> jax.Array:
     """Return 2^x for |x| < 126."""
     if x.dtype == jnp.float64:
@@ -112,14 +150,7 @@ def exp2(x: jax.Array) -> jax.Array:
     return scale_by(polynomial(coefficients.EXP2, x - whole), exponent)
 
 
-@exp2.defjvp
-def _exp2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # Compute the derivative from `exp2`, so that second derivatives exist; bit operations have no derivatives.
-    y = exp2(*primals)
-    return y, LN_2 * y * tangents[0]
-
-
-@jax.custom_jvp
+@with_slopes(lambda y, x: LOG2_E / x)
 def log2(x: jax.Array) -> jax.Array:
     """Return the binary logarithm of a normal positive number."""
     if x.dtype == jnp.float64:
@@ -130,12 +161,7 @@ def log2(x: jax.Array) -> jax.Array:
     return exponent.astype(jnp.float32) + m * polynomial(coefficients.LOG2, m)
 
 
-@log2.defjvp
-def _log2_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return log2(*primals), LOG2_E * tangents[0] / primals[0]
-
-
-@jax.custom_jvp
+@with_slopes(lambda y, x: -(y * y))
 def reciprocal(x: jax.Array) -> jax.Array:
     """Return 1 / x to 1 ulp, for a normal number of magnitude 1e37 or less.
 
@@ -150,13 +176,7 @@ def reciprocal(x: jax.Array) -> jax.Array:
     return y
 
 
-@reciprocal.defjvp
-def _reciprocal_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    y = reciprocal(*primals)
-    return y, -(y * y) * tangents[0]
-
-
-@jax.custom_jvp
+@with_slopes(lambda y, x: (-0.5 * y) * (y * y))
 def inverse_root(x: jax.Array) -> jax.Array:
     """Return 1 / sqrt(x) to 2 ulp for a normal positive number, without division, like `reciprocal`."""
     if x.dtype == jnp.float64:
@@ -167,13 +187,7 @@ def inverse_root(x: jax.Array) -> jax.Array:
     return y
 
 
-@inverse_root.defjvp
-def _inverse_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    y = inverse_root(*primals)
-    return y, (-0.5 * y) * (y * y) * tangents[0]
-
-
-@jax.custom_jvp
+@with_slopes(lambda y, x: 0.5 * inverse_root(x))
 def square_root(x: jax.Array) -> jax.Array:
     """Return sqrt(x) to 1 ulp for a normal positive number, without division, like `reciprocal`."""
     if x.dtype == jnp.float64:
@@ -181,11 +195,6 @@ def square_root(x: jax.Array) -> jax.Array:
     inverse = inverse_root(x)
     root = x * inverse
     return root + 0.5 * inverse * (x - root * root)
-
-
-@square_root.defjvp
-def _square_root_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return square_root(*primals), 0.5 * inverse_root(*primals) * tangents[0]
 
 
 def head(x: jax.Array) -> jax.Array:

@@ -25,6 +25,7 @@ from jax_von_mises.numerics.elementary import (
     nan_unless,
     polynomial,
     polynomial2,
+    with_slopes,
 )
 from jax_von_mises.numerics.table import QuantileTable, tails
 from jax_von_mises.numerics.tail_integral import KAPPA_MAX, derivative, integrals
@@ -193,7 +194,7 @@ def _inverse_density_jvp(
     return value, -value * (along * tangents[0] + across * tangents[1])
 
 
-@jax.custom_jvp
+@with_slopes(lambda x, t, c, kappa: (-inverse_density(x, kappa), None, derivative(x, kappa)))
 def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return `half_quantile` for tails down to 0, where it is pi, with derivatives with respect to `t` and `kappa`."""
     name = np.dtype(t.dtype).name
@@ -201,15 +202,6 @@ def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array
     x = half_quantile(jnp.maximum(t, float(np.finfo(t.dtype).tiny)), c, kappa, deep)
     # Keep the NaN of an invalid concentration.
     return jnp.where((t > 0) | jnp.isnan(x), x, np.pi)
-
-
-@any_half_quantile.defjvp
-def _any_half_quantile_jvp(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
-    t, c, kappa = primals
-    x = any_half_quantile(t, c, kappa)
-    return x, derivative(x, kappa) * tangents[2] - tangents[0] * inverse_density(x, kappa)
 
 
 def signed_quantile(q: jax.Array, kappa: jax.Array) -> jax.Array:

@@ -29,7 +29,7 @@ from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
-from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over
+from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over, with_slopes
 
 # Above this concentration, the distribution is normal to rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
@@ -141,7 +141,13 @@ def rise_across(node: float | jax.Array, square: jax.Array) -> jax.Array:
     return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(coefficients.SIN_SIN)], square)
 
 
-@jax.custom_jvp
+def derivative_slopes(d: jax.Array, x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of D: with the cdf F, D = -(dF/dkappa) / p, so dD/dx = kappa sin(x) D - (cos x - A)."""
+    along, across = score(x, kappa)
+    return -(along * d + across), second_derivative(x, kappa)
+
+
+@with_slopes(derivative_slopes)
 def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return D = d|x| / d kappa = J1, at a fixed tail probability; 0 at infinity, and NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
@@ -154,15 +160,6 @@ def tangent(half: HalfAngle) -> jax.Array:
     """Return tan(x/2), from whichever of cos^2(x/2) and sin^2(x/2) is not small."""
     near_pi = half.square > 0.5
     return jnp.where(near_pi, 2 * half.square, half.sin) / jnp.where(near_pi, half.sin, 2 * half.rest)
-
-
-@derivative.defjvp
-def _derivative_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # With the cdf F, D = -(dF/dkappa) / p. Hence dD/dx = kappa sin(x) D - (cos x - A).
-    x, kappa = primals
-    d = derivative(x, kappa)
-    along, across = score(x, kappa)
-    return d, -(along * d + across) * tangents[0] + second_derivative(x, kappa) * tangents[1]
 
 
 def second_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:

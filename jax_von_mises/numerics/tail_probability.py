@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises.numerics.density import density, density_root, log_density, rescaled, score
+from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.tail_integral import derivative, integrals
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, x, kappa: (density(x, kappa), -density(x, kappa) * odd_derivative(x, kappa)))
 def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return P(X < x) for x in [-pi, pi].
 
@@ -23,12 +24,6 @@ def lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
     tail = jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa))
     # At x = 0 this is 1/2, or 1 for a point mass.
     return jnp.where(x >= 0, 1 - tail, tail)
-
-
-@lower_tail.defjvp
-def _lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    x, kappa = primals
-    return lower_tail(x, kappa), density(x, kappa) * (tangents[0] - odd_derivative(x, kappa) * tangents[1])
 
 
 def odd_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
@@ -55,7 +50,17 @@ def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(centre, 0.5 + mass, mass), jnp.where(centre, -mass, 0.5 - mass)
 
 
-@jax.custom_jvp
+def log_slopes(_: jax.Array, x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of `log_lower_tail`."""
+    rate = hazard(x, kappa)
+    along, in_kappa = score(x, kappa)
+    # Use the derivative of log p where log p is so steep that its curvature is below rounding. It is also the limit at
+    # the float nearest -pi, below which no probability is left.
+    like_density = (along * jnp.sin(-x) > 1 / np.finfo(x.dtype).eps) | (rate == jnp.inf)
+    return rate, jnp.where(like_density, in_kappa, -rate * odd_derivative(x, kappa))
+
+
+@with_slopes(log_slopes)
 def log_lower_tail(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log P(X < x), even for tails that underflow."""
     far, rate, probability = tail_rate(x, kappa)
@@ -75,18 +80,6 @@ def tail_rate(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax
     probability = lower_tail(x, kappa)
     far = (x < 0) & ~centre & (probability < 1e-20)
     return far, jnp.where(far, rate, 1), probability
-
-
-@log_lower_tail.defjvp
-def _log_lower_tail_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    x, kappa = primals
-    rate = hazard(x, kappa)
-    along, in_kappa = score(x, kappa)
-    # Use the derivative of log p where log p is so steep that its curvature is below rounding. It is also the limit at
-    # the float nearest -pi, below which no probability is left.
-    like_density = (along * jnp.sin(-x) > 1 / np.finfo(x.dtype).eps) | (rate == jnp.inf)
-    in_kappa = jnp.where(like_density, in_kappa, -rate * odd_derivative(x, kappa))
-    return log_lower_tail(x, kappa), rate * tangents[0] + in_kappa * tangents[1]
 
 
 @jax.custom_jvp

@@ -152,6 +152,15 @@ def test_entropy_and_divergence_are_means(key):
     assert float(p.kl_divergence(p)) == 0
 
 
+@pytest.mark.parametrize("d", [2, 3, 5])
+def test_divergence_of_huge_concentrations(d):
+    """At large concentrations, the divergence only depends on the ratio, as for normal distributions."""
+    mu = direction(d)
+    for k in (1e15, 1e19, 1e30):
+        found = VonMisesFisher(mu, np.float32(k)).kl_divergence(VonMisesFisher(mu, np.float32(1.5 * k)))
+        assert float(found) == pytest.approx((d - 1) / 2 * (0.5 - np.log(1.5)), rel=1e-5)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("k", [30.0, 0.5, 1e5])
 def test_fit(k, key):

@@ -21,3 +21,16 @@ def test_whole_bits():
     lower = np.uint32(2**22 - 1)
     bits = np.asarray(elementary.whole_bits(x)).view(np.uint32)
     np.testing.assert_array_equal(bits & lower, np.round(x).astype(np.int32).view(np.uint32) & lower)
+
+
+def test_with_slopes():
+    """Derivatives follow the formula in both modes and twice; None and static arguments have none."""
+
+    @elementary.with_slopes(lambda y, power, x, k, unused: (power * y / x, y / k, None), static=(0,))
+    def scaled_power(power, x, k, unused):
+        return k * jax.lax.stop_gradient(x) ** power + 0 * unused
+
+    at = jnp.float32(2), jnp.float32(3), jnp.float32(5)
+    for derivative in (jax.jacfwd, jax.jacrev):
+        assert derivative(scaled_power, (1, 2, 3))(3, *at) == (36, 8, 0)
+        assert derivative(derivative(scaled_power, 1), (1, 2))(3, *at) == (36, 12)

@@ -169,7 +169,13 @@ ARCTANGENT = (
 )
 
 
-@jax.custom_jvp
+def direction_slopes(_: jax.Array, cosine: jax.Array, sine: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of `direction`."""
+    square = cosine * cosine + sine * sine
+    return -sine / square, cosine / square
+
+
+@elementary.with_slopes(direction_slopes)
 def direction(cosine: jax.Array, sine: jax.Array) -> jax.Array:
     """Return the angle of a vector of length 1e-20 or more; in float32, this compiles to one vector loop."""
     if sine.dtype == jnp.float64:
@@ -181,12 +187,3 @@ def direction(cosine: jax.Array, sine: jax.Array) -> jax.Array:
     angle = jnp.where(across > along, np.pi / 2 - angle, angle)
     angle = jnp.where(cosine < 0, np.pi - angle, angle)
     return jnp.where(sine < 0, -angle, angle)
-
-
-@direction.defjvp
-def _direction_jvp(
-    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    cosine, sine = primals
-    square = cosine * cosine + sine * sine
-    return direction(cosine, sine), (cosine * tangents[1] - sine * tangents[0]) / square

@@ -1,7 +1,5 @@
 """Compute the cdf and the quantile of the cosine of the angle to the mean direction, in the notation of `fits`."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ from jax_von_mises.numerics import density as circle_density
 from jax_von_mises.numerics import quantile as circle_quantile
 from jax_von_mises.numerics import tail_integral as circle_tail_integral
 from jax_von_mises.numerics import tail_probability as circle_tail
-from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.elementary import nan_unless, with_slopes
 from jax_von_mises.numerics.sphere import fits, radial
 
 
@@ -33,7 +31,7 @@ def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax
     return j * density, mode.near, density
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+@with_slopes(lambda y, *arguments: slopes(*arguments), static=(2,))
 def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     """Return P(cosine < `w`), which is 0 for `w` <= -1 and 1 for `w` >= 1."""
     inside = jnp.abs(w) < 1
@@ -44,14 +42,6 @@ def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
         beyond, near, _ = tail(x, limit, dimension)
         below = jnp.where(near, 1 - beyond, beyond)
     return jnp.where(inside, below, jnp.where(w > 0, 1, 0) + 0 * (kappa + w))
-
-
-@lower_tail.defjvp
-def _lower_tail_jvp(
-    dimension: int, primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    along, across = slopes(*primals, dimension)
-    return lower_tail(*primals, dimension), along * tangents[0] + across * tangents[1]
 
 
 def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
@@ -71,7 +61,14 @@ def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, j
     return inside / gap, inside * jnp.where(mode.near, -rise, rise)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def quantile_slopes(w: jax.Array, _: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of `quantile`, which are 0 where those of `lower_tail` underflow."""
+    along, across = slopes(w, kappa, dimension)
+    inverse = jnp.where(along > 0, 1 / jnp.where(along > 0, along, 1), 0)
+    return inverse, -inverse * across
+
+
+@with_slopes(quantile_slopes, static=(2,))
 def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     """Return the cosine w with P(cosine < w) = `q`; NaN for `q` outside [0, 1].
 
@@ -91,14 +88,3 @@ def quantile(q: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
         w = jnp.where(signed < 0, -1, 1) - 2 * signed
     w = jnp.where(q == 0, -1, jnp.where(q == 1, 1, w)) + 0 * kappa.clip(max=1)
     return nan_unless(w, (q >= 0) & (q <= 1))
-
-
-@quantile.defjvp
-def _quantile_jvp(
-    dimension: int, primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    q, kappa = primals
-    w = quantile(q, kappa, dimension)
-    along, across = slopes(w, kappa, dimension)
-    inverse = jnp.where(along > 0, 1 / jnp.where(along > 0, along, 1), 0)
-    return w, inverse * (tangents[0] - across * tangents[1])

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.sphere import fits
 from jax_von_mises.numerics.sphere.radial import KAPPA_MAX, chebyshev_series
 
@@ -53,14 +54,9 @@ def beyond(kappa: jax.Array) -> jax.Array:
     return jnp.minimum(KAPPA_MAX / jnp.maximum(kappa, 1), 1)
 
 
-@jax.custom_jvp
+@with_slopes(lambda y, value, kappa, slope: (None, slope, None))
 def _with_slope(value: jax.Array, kappa: jax.Array, slope: jax.Array) -> jax.Array:
     return value
-
-
-@_with_slope.defjvp
-def _with_slope_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return _with_slope(*primals), primals[2] * tangents[1]
 
 
 def with_slope(value: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
@@ -73,6 +69,12 @@ def cosine_variance(kappa: jax.Array, dimension: int) -> jax.Array:
     s, _, h = shrinkage(jnp.minimum(kappa, KAPPA_MAX), dimension)
     scale = beyond(kappa)
     return h * (1 + s * s * (1 - h)) * scale * scale
+
+
+def scaled_cosine_variance(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return A' max(kappa, 1)^2, which is n / 2 at infinity."""
+    finite = jnp.minimum(kappa, KAPPA_MAX)
+    return cosine_variance(finite, dimension) * jnp.square(jnp.maximum(finite, 1))
 
 
 def log_norm(kappa: jax.Array, dimension: int) -> jax.Array:

@@ -14,7 +14,6 @@ quantile of the tail probability t takes one step of fourth order in log t (two 
 `fits.fitted_guess`, and one more for tails smaller than those of a sampler's words.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -41,6 +40,7 @@ from jax_von_mises.numerics.elementary import (
     product_parts,
     reciprocal,
     square_root,
+    with_slopes,
 )
 from jax_von_mises.numerics.sphere import fits
 from jax_von_mises.numerics.table import QuantileTable, two_tails
@@ -441,20 +441,12 @@ def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> ja
     return jnp.where(own < other, jnp.where(below, own, -own), jnp.where(below, -other, other))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 3))
+@with_slopes(lambda signed, t, near, kappa, dimension: slope_of_share(signed, near, kappa, dimension), static=(0, 1, 3))
 def share_at(t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     """Compute `quantile_share` in three or more dimensions, differentiable with respect to `kappa` only."""
     if dimension == 3:
         return closed_quantile_share(t, near, kappa)
     return quantile_share(t, near, kappa, dimension)
-
-
-@share_at.defjvp
-def _share_at_jvp(
-    t: jax.Array, near: jax.Array, dimension: int, primals: tuple[jax.Array], tangents: tuple[jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    signed = share_at(t, near, *primals, dimension)
-    return signed, slope_of_share(signed, near, *primals, dimension) * tangents[0]
 
 
 def table_places(kappa: jax.Array, dimension: int) -> tuple[jax.Array, np.ndarray, Mode]:
