@@ -178,6 +178,7 @@ FUNCTIONS = {
         ),
         "Mixture.quantile": Refusal(MIXTURE.quantile, VALUE, {"value": "numbers"}, "Mixture.icdf", "q"),
         **methods(ONE, "VonMises", interval="VonMises"),
+        "VonMises.moment": Refusal(ONE.moment, {"order": 1}, {"order": "count"}),
         **{
             f"{cls}.sample_and_log_prob": Refusal(
                 one.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
@@ -301,11 +302,11 @@ FUNCTIONS = {
                 "q" if called == "icdf" else None,
             )
             for cls, one, names in (
-                ("CircularDistribution", CIRCULAR, ("log_prob", "cdf", "sf", "icdf", *ALIASES)),
-                ("SineSkewed", SKEWED, ("log_prob", "cdf", "sf", "icdf", *ALIASES)),
+                ("CircularDistribution", CIRCULAR, ("log_prob", "cdf", "sf", "icdf", "isf", *ALIASES)),
+                ("SineSkewed", SKEWED, ("log_prob", "cdf", "sf", "icdf", "isf", *ALIASES)),
             )
             for name in names
-            for argument, called in [("q" if name == "icdf" else "value", ALIASES.get(name, name))]
+            for argument, called in [("q" if name in ("icdf", "isf") else "value", ALIASES.get(name, name))]
         },
         **{
             f"{cls}.{name}": Refusal(getattr(one, name), good, kinds, f"{cls}.sample", "key")
@@ -317,9 +318,14 @@ FUNCTIONS = {
         },
         **{
             f"{cls}.{name}": Refusal(getattr(one, name), {argument: value}, {argument: kind}, f"{cls}.{name}")
-            for cls, one in (("CircularDistribution", CIRCULAR), ("SineSkewed", SKEWED), ("Mixture", MIXTURE))
+            for cls, one in (
+                ("CircularDistribution", CIRCULAR),
+                ("SineSkewed", SKEWED),
+                ("Mixture", MIXTURE),
+            )
             for name, argument, value, kind in (
                 ("interval", "mass", 0.5, "numbers"),
+                ("isf", "q", 0.5, "numbers"),
                 ("moment", "order", 1, "count"),
                 ("kl_divergence", "other", CIRCULAR, "distribution"),
             )

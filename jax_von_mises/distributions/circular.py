@@ -88,6 +88,11 @@ class OfDensity(OfAngles):
         result: jax.Array = self._of_value(quantile, "icdf", q=q)
         return result
 
+    def isf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi) with probability `q` above it; NaN for `q` outside [0, 1]."""
+        result: jax.Array = self._of_value(functools.partial(quantile, upper=True), "isf", q=q)
+        return result
+
     def interval(self, mass: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Return both ends of the shortest arc with the probability `mass` in [0, 1].
 
@@ -614,15 +619,16 @@ def tail_probability(distribution: Density, value: jax.Array, dtype: np.dtype, u
     return (result - turns if upper else result + turns).astype(dtype)
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
-def quantile(distribution: Density, q: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Compute the angle with probability `q` below it."""
+@functools.partial(jax.jit, static_argnames=("dtype", "upper"))
+def quantile(distribution: Density, q: jax.Array, dtype: np.dtype, upper: bool = False) -> jax.Array:
+    """Compute the angle with probability `q` below it or, if `upper`, above it."""
     compute = arguments.compute_dtype(dtype)
     divided = divide(distribution, compute)
     q = jnp.asarray(q, compute)
-    upper = q > 0.5
-    x, _ = panels.quantile(divided, jnp.where(upper, 1 - q, q) * divided.total, upper)
+    more = q > 0.5
+    x, _ = panels.quantile(divided, jnp.where(more, 1 - q, q) * divided.total, more != upper)
     limit = largest_angle(compute)
     # The quantiles of 0 and 1 are the ends, even if the density underflows next to them.
-    x = jnp.where(q == 0, -limit, jnp.where(q == 1, limit, clip(x, -limit, limit)))
+    low = limit if upper else -limit
+    x = jnp.where(q == 0, low, jnp.where(q == 1, -low, clip(x, -limit, limit)))
     return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)

@@ -81,6 +81,10 @@ class ClosedForm(Symmetric):
         """Return the angle in [-pi, pi] with probability `q` below it; NaN for `q` outside [0, 1]."""
         return self._evaluate("icdf", symmetric.icdf(self.TAILS), q=q)
 
+    def isf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi] with probability `q` above it; NaN for `q` outside [0, 1]."""
+        return self._evaluate("isf", symmetric.isf(self.TAILS), q=q)
+
 
 @pytree("loc", "rho")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)

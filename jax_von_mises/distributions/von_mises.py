@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
+from jax_von_mises.distributions.circular import OfDensity
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.sampling import sampler
@@ -15,7 +16,7 @@ from jax_von_mises.sampling import sampler
 
 @pytree("loc", "concentration")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class VonMises(Parametric, OfAngles):
+class VonMises(Parametric, OfDensity):
     r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     A frozen pytree, which `jit`, `vmap`, `scan` and `grad` accept and return. Its methods are the functions of this
@@ -135,14 +136,26 @@ class VonMises(Parametric, OfAngles):
         """Return the circular standard deviation in radians; see `jax_von_mises.stddev`."""
         return self._spread(von_mises.stddev(self.concentration))
 
-    def kl_divergence(self, other: "VonMises") -> jax.Array:
-        """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
-        self._same_class("kl_divergence", other)
+    def moment(self, order: int) -> jax.Array:
+        """Return the trigonometric moment of a whole order below 64, the complex mean of exp(i * order * x).
+
+        The relative error is at most 1e-6 (float32) or 1e-14 (float64) times 1 + order.
+        """
+        order = arguments.whole_number("VonMises.moment", "order", order, 0, 64)
+        return von_mises.moment(order, self.loc, self.concentration)
+
+    def kl_divergence(self, other: OfAngles) -> jax.Array:
+        """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other).
+
+        `other` is a `VonMises`, or another distribution of one angle with the batch shape (); see
+        `CircularDistribution.kl_divergence`.
+        """
+        if not isinstance(other, VonMises):
+            return super().kl_divergence(other)
         return von_mises.kl_divergence(self.loc, self.concentration, other.loc, other.concentration)
 
-    def cross_entropy(self, other: "VonMises") -> jax.Array:
+    def cross_entropy(self, other: OfAngles) -> jax.Array:
         """Return the mean under `self` of -log `other`, in nats."""
-        self._same_class("cross_entropy", other)
         return self.entropy() + self.kl_divergence(other)
 
     def standard_errors(self, size: ArrayLike) -> fitting.Estimate:

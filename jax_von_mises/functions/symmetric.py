@@ -116,6 +116,17 @@ def icdf(tails: Tails) -> Function:
     return compute
 
 
+@functools.cache
+def isf(tails: Tails) -> Function:
+    """Return a function of (q, loc, shape), the inverse of `sf`."""
+    mirrored = icdf(tails)
+
+    def compute(q: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
+        return -mirrored(q, -loc, shape)
+
+    return compute
+
+
 def cut_at_pi(tails: Tails, loc: jax.Array, shape: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the number of turns that `cdf` subtracts and the mass that it adds, since it counts from -pi.
 

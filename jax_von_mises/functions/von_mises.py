@@ -27,6 +27,7 @@ from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless, with_slopes
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit_sharding
+from jax_von_mises.numerics.sphere import moments
 
 P = ParamSpec("P")
 Function = Callable[..., jax.Array]
@@ -129,27 +130,7 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     The result has period 2 pi in `x`.
 
-    Parameters
-    ----------
-    x : float or array
-        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
-        not determine a direction.
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `x` or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `log_prob`.
 
     Notes
     -----
@@ -181,27 +162,7 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     Every full turn adds 1, as in TensorFlow Probability: the result is negative below loc - pi, and above 1 beyond
     loc + pi.
 
-    Parameters
-    ----------
-    x : float or array
-        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
-        not determine a direction.
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `x` or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `log_prob`.
 
     Notes
     -----
@@ -222,27 +183,7 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     Every full turn subtracts 1.
 
-    Parameters
-    ----------
-    x : float or array
-        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
-        not determine a direction.
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `x` or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `log_prob`.
     """
     return evaluate("sf", _sf, x=x, loc=loc, concentration=concentration)
 
@@ -261,27 +202,7 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
 
     The result is NaN where full turns make `cdf` negative.
 
-    Parameters
-    ----------
-    x : float or array
-        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
-        not determine a direction.
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `x` or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `log_prob`.
 
     Notes
     -----
@@ -304,27 +225,7 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     The result is NaN where full turns make `sf` negative. The error bound is that of `log_cdf`.
 
-    Parameters
-    ----------
-    x : float or array
-        Angles in radians. The result is NaN for angles more than 2^24 rad (2^53 in float64) from `loc`, where floats do
-        not determine a direction.
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `x` or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `log_prob`.
     """
     return evaluate("log_sf", _log_sf, x=x, loc=loc, concentration=concentration)
 
@@ -336,26 +237,8 @@ def _icdf(q: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
 def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the angle in [loc - pi, loc + pi] with probability `q` below it, the inverse of `cdf`.
 
-    Parameters
-    ----------
-    q : float or array
-        Probabilities in [0, 1].
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not
-        in [0, 1], the concentration is negative or NaN, or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    `q` holds probabilities; the result is NaN for those outside [0, 1]. For the other arguments, dtypes and NaN, see
+    `log_prob`.
 
     Notes
     -----
@@ -382,26 +265,7 @@ def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     The result is as accurate as that of `icdf`.
 
-    Parameters
-    ----------
-    q : float or array
-        Probabilities in [0, 1].
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where `q` is not
-        in [0, 1], the concentration is negative or NaN, or `loc` is not finite.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `icdf`.
     """
     return evaluate("isf", _isf, q=q, loc=loc, concentration=concentration)
 
@@ -416,22 +280,7 @@ def entropy(concentration: ArrayLike) -> jax.Array:
 
     The entropy is log(2 pi) at concentration 0 and -inf at infinity.
 
-    Parameters
-    ----------
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the argument, dtypes and NaN, see `log_prob`.
 
     Notes
     -----
@@ -452,24 +301,8 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     The result is `loc` even for the uniform distribution, which has no mean direction.
 
-    Parameters
-    ----------
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `loc` is not finite or exceeds 2^24 rad (2^53 in float64) in magnitude.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `log_prob`. The result is also NaN where `loc` exceeds 2^24 rad (2^53 in
+    float64) in magnitude.
     """
     return evaluate("mean", direction, loc=loc, concentration=concentration)
 
@@ -477,24 +310,7 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the angle of largest density in radians: `loc` wrapped to [-pi, pi).
 
-    Parameters
-    ----------
-    loc : float or array
-        Mean direction in radians, any finite value.
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN, or `loc` is not finite or exceeds 2^24 rad (2^53 in float64) in magnitude.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the arguments, dtypes and NaN, see `mean`.
     """
     return evaluate("mode", direction, loc=loc, concentration=concentration)
 
@@ -517,27 +333,39 @@ def _mean_resultant_length(concentration: jax.Array) -> jax.Array:
     return bessel.ratio(valid(concentration))
 
 
+def moment(order: int, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
+    """Return the complex mean of exp(i * order * x); `loc` and `concentration` are those of the class."""
+    length = evaluate("moment", moment_length(order), loc=loc, concentration=concentration)
+    angle = order * evaluate("moment", direction, loc=loc, concentration=concentration)
+    compute = arguments.compute_dtype(length.dtype)
+    length, angle = length.astype(compute), angle.astype(compute)
+    return lax.complex(length * jnp.cos(angle), length * jnp.sin(angle))
+
+
+@functools.cache
+def moment_length(order: int) -> Function:
+    """Return a function of (loc, concentration), the ratio of Bessel functions I_order / I_0."""
+
+    def compute(loc: jax.Array, concentration: jax.Array) -> jax.Array:
+        k = jnp.minimum(valid(concentration), bessel.LARGEST_KAPPA)
+        length = jnp.ones_like(k) + 0 * k
+        if order:
+            # Each ratio I_j / I_(j - 1) follows from the next one, without cancellation.
+            ratio = length = bessel.ratio(k) if order == 1 else moments.mean_cosine(k, 2 * order)
+            for j in reversed(range(1, order)):
+                ratio = k / (2 * j + k * ratio)
+                length = length * ratio
+        return length
+
+    return compute
+
+
 def variance(concentration: ArrayLike) -> jax.Array:
     r"""Return the circular variance :math:`1 - A(\kappa)`.
 
     The result is 1 at concentration 0 and 0 at infinite concentration, and has full relative accuracy.
 
-    Parameters
-    ----------
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the argument, dtypes and NaN, see `log_prob`.
 
     Notes
     -----
@@ -556,22 +384,7 @@ def stddev(concentration: ArrayLike) -> jax.Array:
 
     The result is inf at concentration 0 and 0 at infinite concentration, and has full relative accuracy.
 
-    Parameters
-    ----------
-    concentration : float or array
-        In [0, inf]; 0 gives the uniform distribution on the circle, and inf gives a point mass.
-
-    Returns
-    -------
-    jax.Array
-        Array of the broadcast shape and common float dtype of the arguments, or of JAX's default float dtype if all are
-        Python numbers or integers. bfloat16 and float16 are computed in float32 and rounded once. NaN where the
-        concentration is negative or NaN.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If arguments are not numbers, or do not broadcast.
+    For the argument, dtypes and NaN, see `log_prob`.
 
     Notes
     -----

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
+import jax_von_mises as jvm
 from jax_von_mises import (
     CircularDistribution,
     CosineBivariateVonMises,
@@ -93,6 +95,24 @@ def test_shortest_arcs(mass):
     np.testing.assert_allclose((low + high) / 2, one.loc, atol=1e-6)
     np.testing.assert_allclose(one.cdf(high) - one.cdf(low), mass, atol=2e-6)
     assert np.isnan(one.interval(1.5)[0]).all()
+
+
+def test_trigonometric_moments():
+    """Those of the von Mises distribution are ratios of Bessel functions."""
+    k = np.float32([0.0, 0.3, 4.0, 100.0, 1e5])
+    for order in (0, 1, 2, 5, 20):
+        exact = special.ive(order, k.astype(float)) / special.ive(0, k.astype(float)) * np.exp(0.3j * order)
+        np.testing.assert_allclose(VonMises(0.3, k).moment(order), exact, rtol=2e-5, atol=1e-37)
+    np.testing.assert_allclose(VonMises(0.3, np.inf).moment(3), np.exp(0.9j), rtol=1e-6)
+
+
+def test_divergence_from_another_class():
+    """It is the mean of the difference of the log densities."""
+    p, q = VonMises(0.5, 2.0), jvm.WrappedCauchy(1.0, 0.3)
+    x = np.linspace(-np.pi, np.pi, 20_001).astype(np.float32)
+    for one, other in ((p, q), (q, p)):
+        gain = np.trapezoid(np.asarray(one.prob(x)) * np.asarray(one.log_prob(x) - other.log_prob(x)), x)
+        np.testing.assert_allclose(one.kl_divergence(other), gain, atol=1e-5)
 
 
 def test_lengths_of_means(key):

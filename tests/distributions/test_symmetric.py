@@ -97,6 +97,7 @@ def test_draws(one, key):
     assert stats.kstest(u, "uniform").pvalue > P_VALUE
     np.testing.assert_allclose(one.icdf(u), x, atol=2e-5)
     np.testing.assert_allclose(one.sf(x), 1 - u, atol=1e-6)
+    np.testing.assert_allclose(one.isf(u), one.icdf(1 - u), atol=2e-5)
 
 
 @pytest.mark.parametrize("one", [ONE[0], *(pytest.param(each, marks=slow) for each in ONE[1:])], ids=str)
