@@ -76,6 +76,7 @@ from jax_von_mises.streams.writer import write_samples as write_samples
 from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
+    "Cardioid",
     "CircularDistribution",
     "CosineBivariateVonMises",
     "Mixture",
@@ -84,6 +85,8 @@ __all__ = [
     "Torus",
     "VonMises",
     "VonMisesFisher",
+    "WrappedCauchy",
+    "WrappedNormal",
     "batched_apply",
     "cdf",
     "derive_key",

@@ -116,7 +116,10 @@ THEIRS = jax_von_mises.numpyro.VonMises(0.5, np.full(3, 2.0, np.float32), valida
 COSINE = lambda x, k: k * jnp.cos(x)  # noqa: E731
 CIRCULAR, SKEWED = jvm.CircularDistribution(COSINE, 1.0), jvm.SineSkewed(jvm.VonMises(0.5, 2.0), 0.3)
 SAMPLE = {"key": KEY, "sample_shape": (2,)}
-SAMPLED = {"key": "key", "sample_shape": "shape"}
+SAMPLED = {
+    **{"key": "key", "sample_shape": "shape"},
+    **{"start": "start", "method": "choice", "out_sharding": "sharding"},
+}
 # Methods that call another one, which the message names.
 ALIASES = {
     **{"log_cdf": "cdf", "log_sf": "sf", "survival_function": "sf", "log_survival_function": "sf"},
@@ -182,7 +185,7 @@ FUNCTIONS = {
             for cls, one in (("Torus", TORUS), ("Mixture", MIXTURE))
         },
         **methods(THEIRS, "numpyro.VonMises", log_prob="log_prob", cdf="cdf", icdf="icdf"),
-        "VonMises.sample": Refusal(ONE.sample, SAMPLE, {**SAMPLED, "method": "choice"}, "sample"),
+        "VonMises.sample": Refusal(ONE.sample, SAMPLE, SAMPLED, "sample"),
         "VonMises.sample_and_log_prob": Refusal(
             ONE.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "VonMises.sample", "key"
         ),
@@ -209,7 +212,7 @@ FUNCTIONS = {
                 ("standard_errors", "size", None),
             )
         },
-        "VonMisesFisher.sample": Refusal(FISHER.sample, SAMPLE, {**SAMPLED, "method": "choice"}, "sample"),
+        "VonMisesFisher.sample": Refusal(FISHER.sample, SAMPLE, SAMPLED, "sample"),
         "VonMisesFisher.sample_and_log_prob": Refusal(
             FISHER.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
         ),
@@ -242,9 +245,7 @@ FUNCTIONS = {
                 ("standard_errors", "size", 10.0, None),
             )
         },
-        "SineBivariateVonMises.sample": Refusal(
-            PAIR.sample, SAMPLE, {**SAMPLED, "method": "choice", "start": "start"}, "sample"
-        ),
+        "SineBivariateVonMises.sample": Refusal(PAIR.sample, SAMPLE, SAMPLED, "sample"),
         "SineBivariateVonMises.sample_and_log_prob": Refusal(
             PAIR.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
         ),
@@ -301,7 +302,7 @@ FUNCTIONS = {
             )
             for cls, one, names in (
                 ("CircularDistribution", CIRCULAR, ("log_prob", "cdf", "sf", "icdf", *ALIASES)),
-                ("SineSkewed", SKEWED, ("log_prob", "prob")),
+                ("SineSkewed", SKEWED, ("log_prob", "cdf", "sf", "icdf", *ALIASES)),
             )
             for name in names
             for argument, called in [("q" if name == "icdf" else "value", ALIASES.get(name, name))]
@@ -314,6 +315,23 @@ FUNCTIONS = {
                 ("sample_and_log_prob", {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}),
             )
         },
+        **{
+            f"{cls}.{name}": Refusal(getattr(one, name), {argument: value}, {argument: kind}, f"{cls}.{name}")
+            for cls, one in (("CircularDistribution", CIRCULAR), ("SineSkewed", SKEWED), ("Mixture", MIXTURE))
+            for name, argument, value, kind in (
+                ("interval", "mass", 0.5, "numbers"),
+                ("moment", "order", 1, "count"),
+                ("kl_divergence", "other", CIRCULAR, "distribution"),
+            )
+        },
+        **{
+            cls.__name__: Refusal(
+                lambda cls=cls, **given: cls(**given, validate_args=True),
+                {"loc": 0.5, shape: 0.3},
+                dict.fromkeys(("loc", shape), "numbers"),
+            )
+            for cls, shape in ((jvm.WrappedCauchy, "rho"), (jvm.Cardioid, "rho"), (jvm.WrappedNormal, "scale"))
+        },
         "VonMises.fit": Refusal(jvm.VonMises.fit, {"samples": np.ones(3, np.float32)}, {"samples": "numbers"}, "fit"),
         "Torus": Refusal(
             lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "distribution"}
@@ -325,7 +343,7 @@ FUNCTIONS = {
             {"logits": "numbers", "components": "distribution"},
         ),
         "Mixture.sample": Refusal(MIXTURE.sample, SAMPLE, SAMPLED, "sample"),
-        "numpyro.VonMises.sample": Refusal(THEIRS.sample, {"key": KEY}, {"key": "key"}, "sample_von_mises"),
+        "numpyro.VonMises.sample": Refusal(THEIRS.sample, {"key": KEY}, {"key": "key"}, "VonMises.sample"),
     },
     "samplers": {
         "sample_von_mises": Refusal(
@@ -459,26 +477,18 @@ WITHOUT_ARGUMENTS = {
     *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev", "mean_resultant_length")),
     *(f"Torus.{name}" for name in ("mean", "mode", "entropy")),
     *(f"Mixture.{name}" for name in ("log_weights", "probs", "mean", "mean_resultant_length", "variance", "stddev")),
+    *(f"Mixture.{name}" for name in ("entropy", "mode")),
     *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
     *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
     *(
         f"{cls}.{name}"
         for cls in ("CircularDistribution", "SineSkewed")
-        for name in ("batch_shape", "event_shape", "dtype")
-    ),
-    *(
-        f"CircularDistribution.{name}"
         for name in (
-            "error",
-            "log_normalizer",
-            "entropy",
-            "mean",
-            "mean_resultant_length",
-            "variance",
-            "stddev",
-            "tabulate",
+            *("batch_shape", "event_shape", "dtype", "broadcast"),
+            *("entropy", "mean", "mode", "mean_resultant_length", "variance", "stddev"),
         )
     ),
+    *(f"CircularDistribution.{name}" for name in ("error", "log_normalizer", "tabulate")),
     *(f"numpyro.VonMisesFisher.{name}" for name in ("mean", "mode", "entropy")),
     *(f"numpyro.VonMises.{name}" for name in ("mean", "mode", "variance", "entropy")),
     *(f"SineBivariateVonMises.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast")),

@@ -1,6 +1,8 @@
 """Define what all distributions share, and the table of parameters from which most of it follows."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -228,6 +230,27 @@ class Parametric(Distribution):
         """The float dtype of samples and densities."""
         return arguments.float_dtype(type(self).__name__, None, self._parameters().values())
 
+    def _compute(
+        self,
+        method: str,
+        function: Callable[..., Any],
+        names: Sequence[str],
+        static: tuple[Any, ...] = (),
+        values: Mapping[str, ArrayLike] = MappingProxyType({}),
+        ranks: Mapping[str, int] = MappingProxyType({}),
+    ) -> Any:
+        """Return ``function(*static, *values, *parameters)`` for the parameters with these names.
+
+        `ranks` says how many last axes of a value do not belong to the batch, 0 by default.
+        """
+        caller, own = f"{type(self).__name__}.{method}", self._parameters()
+        arrays, dtype = arguments.parameters(caller, None, **values, **{name: own[name] for name in names})
+        event = {parameter.name: parameter.event_rank for parameter in self.PARAMETERS} | dict(ranks)
+        behind = tuple(event.get(name, 0) for name in arrays)
+        shapes = {name: np.shape(x)[: np.ndim(x) - event.get(name, 0)] for name, x in arrays.items()}
+        arguments.broadcast_shapes(caller, shapes)
+        return computed(function, static, tuple(arrays.values()), behind, dtype)
+
     def broadcast(self) -> Self:
         """Return the same distribution with all parameters broadcast to ``batch_shape``.
 
@@ -258,6 +281,28 @@ class Parametric(Distribution):
     def _spread(self, value: ArrayLike, event_shape: tuple[int, ...] = ()) -> jax.Array:
         """Return a property of the distribution for each element of the batch, in the distribution's dtype."""
         return jnp.broadcast_to(value, self.batch_shape + event_shape).astype(self.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 3, 4))
+def computed(
+    function: Callable[..., Any],
+    static: tuple[Any, ...],
+    values: tuple[Any, ...],
+    ranks: tuple[int, ...],
+    dtype: np.dtype,
+) -> Any:
+    """Compute ``function(*static, *values)``, and round it to a dtype once.
+
+    The batches of all values but scalars get the same number of axes; `ranks` counts the axes after the batch.
+    """
+    arrays = [jnp.asarray(x, arguments.compute_dtype(dtype)) for x in values]
+    most = max(x.ndim - rank for x, rank in zip(arrays, ranks, strict=True))
+
+    def aligned(x: jax.Array, rank: int) -> jax.Array:
+        return x.reshape((1,) * (most + rank - x.ndim) + x.shape) if x.ndim else x
+
+    found = function(*static, *map(aligned, arrays, ranks))
+    return jax.tree.map(lambda x: x.astype(dtype), found)
 
 
 def check_values(caller: str, parameter: Parameter, value: Any) -> None:

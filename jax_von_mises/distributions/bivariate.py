@@ -1,26 +1,55 @@
 """Define `SineBivariateVonMises` and `CosineBivariateVonMises`, distributions of pairs of dependent angles."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from types import EllipsisType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import Parameter, Parametric
+from jax_von_mises.distributions import bivariate_fit
+from jax_von_mises.distributions.base import Parameter, Parametric, computed
 from jax_von_mises.distributions.circular import CircularDistribution
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.functions import bivariate as functions
 from jax_von_mises.functions import von_mises
-from jax_von_mises.numerics.bivariate import models
+from jax_von_mises.numerics.bivariate import models, moments
+from jax_von_mises.numerics.circle import deviation, less_turns, wrap
+from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling import bivariate as sampling
 
-NAMES = functions.NAMES
+Kind = type[models.Sine | models.Cosine]
+NAMES = sampling.NAMES
+
+
+class Estimate(NamedTuple):
+    """A value or a standard error for each parameter."""
+
+    phi_loc: jax.Array
+    """In radians."""
+    psi_loc: jax.Array
+    """In radians."""
+    phi_concentration: jax.Array
+    psi_concentration: jax.Array
+    correlation: jax.Array
+
+
+class Moments(NamedTuple):
+    """Means of the three statistics of a model."""
+
+    phi_cosine: jax.Array
+    """Mean of cos(phi - phi_loc)."""
+    psi_cosine: jax.Array
+    """Mean of cos(psi - psi_loc)."""
+    interaction: jax.Array
+    """Mean of sin(phi - phi_loc) sin(psi - psi_loc) in the sine model, and of -cos(phi - phi_loc - psi + psi_loc) in
+    the cosine model."""
 
 
 def correlation_of(
@@ -78,9 +107,9 @@ class BivariateVonMises(Parametric):
         given = dict(zip(NAMES, (phi_loc, psi_loc, phi_concentration, psi_concentration, correlation), strict=True))
         self._assign(given, validate_args)
 
-    def _of_model(self) -> dict[str, Any]:
-        parameters = self._parameters()
-        return {name: parameters[name] for name in NAMES[2:]}
+    def _evaluate(self, method: str, function: Callable[..., Any], names: Sequence[str], **values: ArrayLike) -> Any:
+        """Return ``function(model, *values, *parameters)`` for the parameters with these names."""
+        return self._compute(method, function, names, (self._MODEL,), values)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -93,7 +122,15 @@ class BivariateVonMises(Parametric):
         The error is at most 2e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)), beyond the effect of
         rounding the angles' differences from the locations.
         """
-        return functions.log_prob(self._MODEL, f"{type(self).__name__}.log_prob", value, self._parameters())
+        caller = f"{type(self).__name__}.log_prob"
+        pairs = arguments.parameter(caller, "value", value)
+        if np.ndim(pairs) == 0 or np.shape(pairs)[-1] != 2:
+            raise ValueError(
+                f"{caller}: value has shape {np.shape(pairs)}, but its last axis must hold the two angles of a pair, "
+                "phi and psi. Put them together with jnp.stack([phi, psi], axis=-1)."
+            )
+        result: jax.Array = self._evaluate("log_prob", log_prob, NAMES, phi=pairs[..., 0], psi=pairs[..., 1])
+        return result
 
     def mean(self) -> jax.Array:
         """Return the mean direction of each angle in radians, along a last axis."""
@@ -105,29 +142,27 @@ class BivariateVonMises(Parametric):
             [von_mises.mean(loc + self._spread(turn), 1.0) for loc, turn in zip(locs, turns, strict=True)], -1
         )
 
-    def moments(self) -> functions.Moments:
+    def moments(self) -> Moments:
         """Return the means of cos(phi - phi_loc), cos(psi - psi_loc) and the statistic of the dependence.
 
         See `Moments`. The means are the derivatives of the logarithm of the normaliser with respect to the
         concentrations and the correlation. Their absolute error is 1e-6 (float32) or 1e-13 (float64).
         """
-        caller = f"{type(self).__name__}.moments"
-        spread: functions.Moments = jax.tree.map(self._spread, functions.means(self._MODEL, caller, self._of_model()))
-        return spread
+        return Moments(*map(self._spread, self._evaluate("moments", means, NAMES[2:])))
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
-        return self._spread(functions.entropy(self._MODEL, f"{type(self).__name__}.entropy", self._of_model()))
+        return self._spread(self._evaluate("entropy", entropy, NAMES[2:]))
 
     def conditional(self, phi: ArrayLike) -> VonMises:
         """Return the distribution of the second angle, given the first angle `phi` in radians."""
-        caller = f"{type(self).__name__}.conditional"
-        return VonMises(*functions.conditional(self._MODEL, caller, phi, self._parameters()))
+        return VonMises(*self._evaluate("conditional", conditional, NAMES, phi=phi))
 
     def marginal_log_prob(self, phi: ArrayLike) -> jax.Array:
         """Return the logarithm of the marginal density of the first angle, per radian, at `phi` in radians."""
-        caller = f"{type(self).__name__}.marginal_log_prob"
-        return functions.marginal_log_prob(self._MODEL, caller, phi, self._parameters())
+        names = tuple(name for name in NAMES if name != "psi_loc")
+        result: jax.Array = self._evaluate("marginal_log_prob", marginal_log_prob, names, phi=phi)
+        return result
 
     def marginal(self, axis: int = 0) -> CircularDistribution:
         """Return the distribution of the first angle (`axis` 0) or of the second one (`axis` 1).
@@ -155,12 +190,13 @@ class BivariateVonMises(Parametric):
         if axis == 1:
             # Both models are symmetric in the two angles.
             loc, k1, k2 = self._parameters()["psi_loc"], k2, k1
-        modes = functions.modes_of_marginal(self._MODEL, caller, loc, k1, k2, r)
-        return CircularDistribution(functions.MARGINALS[self._MODEL], loc, k1, k2, r, points=modes)
+        given, dtype = arguments.parameters(caller, None, loc=loc, k1=k1, k2=k2, r=r)
+        modes = computed(modes_of_marginal, (self._MODEL,), tuple(given.values()), (0,) * 4, dtype)
+        return CircularDistribution(MARGINALS[self._MODEL], loc, k1, k2, r, points=lax.stop_gradient(modes))
 
-    def standard_errors(self, size: ArrayLike) -> functions.Estimate:
+    def standard_errors(self, size: ArrayLike) -> Estimate:
         """Return the standard errors of `fit` for `size` pairs (or a sum of weights), from the Fisher information."""
-        return functions.standard_errors(self._MODEL, f"{type(self).__name__}.standard_errors", self._of_model(), size)
+        return Estimate(*self._evaluate("standard_errors", standard_errors, NAMES[2:], size=size))
 
     @classmethod
     def fit(cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Self:
@@ -188,7 +224,7 @@ class BivariateVonMises(Parametric):
             are NaN without pairs, without positive weights, for a negative weight, and for an angle that is not finite.
             `standard_errors` returns the uncertainty.
         """
-        return cls(*functions.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
+        return cls(*bivariate_fit.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
 
 
 @pytree(*NAMES)
@@ -280,3 +316,102 @@ class CosineBivariateVonMises(BivariateVonMises):
     """
 
     FAMILY, _MODEL = sampling.COSINE, models.Cosine
+
+
+def of_model(k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Broadcast the parameters to one shape, with NaN for a negative concentration or an infinite parameter."""
+    k1, k2, r = jnp.broadcast_arrays(k1, k2, r)
+    return (
+        nan_unless(k1, (k1 >= 0) & (k1 < jnp.inf)),
+        nan_unless(k2, (k2 >= 0) & (k2 < jnp.inf)),
+        nan_unless(r, jnp.abs(r) < jnp.inf),
+    )
+
+
+def log_prob(
+    kind: Kind,
+    phi: jax.Array,
+    psi: jax.Array,
+    phi_loc: jax.Array,
+    psi_loc: jax.Array,
+    k1: jax.Array,
+    k2: jax.Array,
+    r: jax.Array,
+) -> jax.Array:
+    """Return the logarithm of the density, per square radian."""
+    k1, k2, r = of_model(k1, k2, r)
+    a, b = deviation(phi, phi_loc)[0], deviation(psi, psi_loc)[0]
+    log_total = moments.log_total(kind, k1, k2, r)
+    a, b, k1, k2, r, log_total = jnp.broadcast_arrays(a, b, k1, k2, r, log_total)
+    return moments.exponent(kind, a, b, k1, k2, r) - log_total
+
+
+def means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[jax.Array]:
+    """Return the means of the three statistics."""
+    k1, k2, r = of_model(k1, k2, r)
+    zero = jnp.zeros_like(k1)
+    anchors = 1, 1, kind.at_zero()
+    at_zero = moments.rises(kind, zero, zero, k1, k2, r)
+    return [x + (y - z) for x, y, z in zip(anchors, moments.mean_rises(kind, k1, k2, r), at_zero, strict=True)]
+
+
+def entropy(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
+    """Return the differential entropy in nats."""
+    k1, k2, r = of_model(k1, k2, r)
+    return moments.log_total(kind, k1, k2, r) - moments.inner((k1, k2, r), moments.mean_rises(kind, k1, k2, r))
+
+
+def standard_errors(kind: Kind, size: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[jax.Array]:
+    """Return the standard errors of the five parameters."""
+    k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
+    root = lax.rsqrt(size)
+    of_concentrations = jnp.moveaxis(moments.cumulants(kind, k1, k2, r).covariance, (0, 1), (-2, -1))
+    unit = lax.rsqrt(jnp.diagonal(of_concentrations, axis1=-2, axis2=-1))
+    inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
+    of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
+    first, second, both = moments.location_information(kind, k1, k2, r)
+    # Determinant of the Fisher information about the two locations.
+    rest = first * second - both * both
+    of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
+    return [root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))]
+
+
+def marginal_log_prob(
+    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> jax.Array:
+    """Return the logarithm of the marginal density of the first angle, per radian."""
+    k1, k2, r = of_model(k1, k2, r)
+    a = deviation(phi, phi_loc)[0]
+    log_total = moments.log_total(kind, k1, k2, r)
+    a, k1, k2, r, log_total = jnp.broadcast_arrays(a, k1, k2, r, log_total)
+    return moments.marginal_log_density(kind, a, k1, k2, r) - log_total
+
+
+def unnormalised_marginal(
+    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> jax.Array:
+    """Return the logarithm of the first angle's marginal density, up to a constant."""
+    k1, k2, r = of_model(k1, k2, r)
+    return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
+
+
+# Unnormalised log marginal density of the first angle in each model, as a function of an angle and scalar parameters.
+MARGINALS = {kind: functools.partial(unnormalised_marginal, kind) for kind in (models.Sine, models.Cosine)}
+
+
+def modes_of_marginal(kind: Kind, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
+    """Return the two angles, possibly equal, at which the exponent of the first angle's marginal density is largest."""
+    k1, k2, r = of_model(k1, k2, r)
+    model = kind.of(k1, k2, r)
+    mode = jnp.where(model.flip < 0, np.pi - model.mode, model.mode)
+    return wrap(jnp.stack([mode, -mode]), less_turns(phi_loc, 0.0))
+
+
+def conditional(
+    kind: Kind, phi: jax.Array, phi_loc: jax.Array, psi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the location and the concentration of the second angle, given the first angle."""
+    k1, k2, r = of_model(k1, k2, r)
+    a, psi_loc, k1, k2, r = jnp.broadcast_arrays(deviation(phi, phi_loc)[0], psi_loc, k1, k2, r)
+    rho, direction = moments.second_given_first(kind, a, k1, k2, r)
+    return less_turns(psi_loc + direction, 0.0), rho

@@ -10,23 +10,22 @@ This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions import bivariate
+from jax_von_mises.distributions import base, bivariate
+from jax_von_mises.distributions import symmetric as symmetric_classes
+from jax_von_mises.distributions import von_mises as von_mises_class
 from jax_von_mises.distributions import von_mises_fisher as fisher_class
-from jax_von_mises.functions import symmetric, von_mises, von_mises_fisher
+from jax_von_mises.functions import symmetric, von_mises
 from jax_von_mises.numerics import quantile, tail_probability
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.sampling import sampler, sphere
 
 try:
     # This absolute import refers to the library NumPyro, not to this module.
     from numpyro.distributions import Distribution, constraints, kl_divergence
     from numpyro.distributions import VonMises as NumPyroVonMises
-    from numpyro.distributions.util import promote_shapes, validate_sample
+    from numpyro.distributions.util import validate_sample
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "numpyro":
         raise
@@ -34,7 +33,26 @@ except ModuleNotFoundError as error:
         'jax_von_mises.numpyro needs NumPyro, which is not installed: pip install "jax_von_mises[numpyro]".'
     ) from error
 
-__all__ = ["CosineBivariateVonMises", "SineBivariateVonMises", "VonMises", "VonMisesFisher"]
+__all__ = [
+    "Cardioid",
+    "CosineBivariateVonMises",
+    "SineBivariateVonMises",
+    "VonMises",
+    "VonMisesFisher",
+    "WrappedCauchy",
+    "WrappedNormal",
+]
+
+# NumPyro's name for the values that a rule of `base.RULES` allows.
+CONSTRAINTS = {
+    "angle": constraints.real,
+    "real": constraints.real,
+    "nonnegative": constraints.nonnegative,
+    "nonnegative and finite": constraints.nonnegative,
+    "direction": constraints.sphere,
+    "length": constraints.unit_interval,
+    "half length": constraints.interval(0.0, 0.5),
+}
 
 # The tails of the von Mises distribution, with NaN for an invalid concentration.
 TAILS = symmetric.Tails(
@@ -43,7 +61,91 @@ TAILS = symmetric.Tails(
 )
 
 
-class VonMises(Distribution):
+class OfClass(Distribution):
+    """Base class whose methods call those of the class `OF`, from whose table of parameters the constraints follow."""
+
+    OF: ClassVar[type[base.Parametric]]
+    # Constraints that NumPyro has, where the package allows more.
+    NARROWER: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Define what NumPyro asks of a class."""
+        if hasattr(cls, "OF"):
+            allowed = {parameter.name: CONSTRAINTS[parameter.values] for parameter in cls.OF.PARAMETERS}
+            cls.arg_constraints = allowed | cls.NARROWER
+            cls.reparametrized_params = list(allowed)
+        super().__init_subclass__(**options)
+
+    def _of(self, own: base.Parametric, validate_args: bool | None) -> None:
+        """Take the parameters of a distribution, in the constructor."""
+        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
+        for parameter in own.PARAMETERS:
+            setattr(self, parameter.name, getattr(own, parameter.name))
+        batch_shape = own.batch_shape
+        super().__init__(batch_shape=batch_shape, event_shape=own.event_shape, validate_args=validate_args)
+        for parameter in own.PARAMETERS if batch_shape else ():
+            # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch. It would
+            # give Python numbers a fixed dtype, but they must take that of the other parameters.
+            value = arguments.as_jax(getattr(own, parameter.name))
+            missing = len(batch_shape) + parameter.event_rank - value.ndim
+            setattr(self, parameter.name, value.reshape((1,) * missing + value.shape))
+
+    def _own(self) -> Any:
+        own = self.OF(*(getattr(self, parameter.name) for parameter in self.OF.PARAMETERS))
+        return own if own.batch_shape == self.batch_shape else own.broadcast()
+
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Return draws, those of the method of the class of the same name in `jax_von_mises`."""
+        draws: jax.Array = self._own().sample(key, sample_shape)
+        return draws
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density."""
+        density: jax.Array = self._own().log_prob(value)
+        return density
+
+    @property
+    def mean(self) -> jax.Array:
+        """The mean direction of each angle in [-pi, pi), or the mean vector, inside the sphere."""
+        found: jax.Array = self._own().mean()
+        return found
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats."""
+        found: jax.Array = self._own().entropy()
+        return found
+
+
+class OfOneAngle(OfClass):
+    """Base class of distributions of one angle, with the support [-pi, pi]."""
+
+    support = constraints.circular
+
+    @property
+    def mode(self) -> jax.Array:
+        """The most likely angle, in [-pi, pi)."""
+        found: jax.Array = self._own().mode()
+        return found
+
+    @property
+    def variance(self) -> jax.Array:
+        """The circular variance, 1 minus the mean resultant length, as in NumPyro's class."""
+        found: jax.Array = self._own().variance()
+        return found
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between -pi and `value`."""
+        found: jax.Array = self._own().cdf(value)
+        return found
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
+        found: jax.Array = self._own().icdf(q)
+        return found
+
+
+class VonMises(OfOneAngle):
     r"""The von Mises distribution of angles, with density :math:`\exp(\kappa\cos(x-\mu)) / (2\pi I_0(\kappa))`.
 
     The support is [-pi, pi]. Samples are reparameterised, with exact derivatives with respect to `loc` and
@@ -70,30 +172,10 @@ class VonMises(Distribution):
     ...     direction = numpyro.sample("direction", VonMises(0.5, 4.0))
     """
 
-    # A concentration of 0 is allowed; values and derivatives are those of the limit.
-    arg_constraints: ClassVar = {"loc": constraints.real, "concentration": constraints.nonnegative}
-    reparametrized_params: ClassVar = ["loc", "concentration"]
-    support = constraints.circular
+    OF = von_mises_class.VonMises
 
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
-        batch_shape = lax.broadcast_shapes(jnp.shape(loc), jnp.shape(concentration))
-        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
-        self.loc: Any = loc
-        self.concentration: Any = concentration
-        super().__init__(batch_shape=batch_shape, validate_args=validate_args)
-        if batch_shape:
-            # NumPyro would give Python numbers a fixed dtype, but they must take that of the other parameter.
-            loc, concentration = (arguments.as_jax(x) if type(x) in (int, float) else x for x in (loc, concentration))
-        self.loc, self.concentration = promote_shapes(loc, concentration)
-
-    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Return angles in [-pi, pi), drawn by `jax_von_mises.sample_von_mises`."""
-        return sampler.sample_von_mises(key, self.loc, self.concentration, shape=self.shape(sample_shape))
-
-    @validate_sample
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.log_prob`."""
-        return von_mises.log_prob(value, self.loc, self.concentration)
+        self._of(self.OF(loc, concentration), validate_args)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
         """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
@@ -101,36 +183,43 @@ class VonMises(Distribution):
         This differs from `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1. A
         probability that is small because `value` is far below `loc` keeps relative accuracy.
         """
-        return von_mises.evaluate(
-            "cdf", symmetric.cdf(TAILS), value=value, loc=self.loc, concentration=self.concentration
-        )
+        parameters = {"loc": self.loc, "concentration": self.concentration}
+        return von_mises.evaluate("cdf", symmetric.cdf(TAILS), value=value, **parameters)
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
         parameters = {"loc": self.loc, "concentration": self.concentration}
         return von_mises.evaluate("icdf", symmetric.icdf(TAILS), q=q, **parameters)
 
-    @property
-    def mean(self) -> jax.Array:
-        """The mean direction, `loc` wrapped to [-pi, pi)."""
-        return von_mises.mean(self.loc, self.concentration)
 
-    @property
-    def mode(self) -> jax.Array:
-        """The most likely angle, `loc` wrapped to [-pi, pi)."""
-        return von_mises.mode(self.loc, self.concentration)
+class WrappedCauchy(OfOneAngle):
+    """The wrapped Cauchy distribution; see `jax_von_mises.WrappedCauchy`. Samples are reparameterised."""
 
-    @property
-    def variance(self) -> jax.Array:
-        """The circular variance 1 - I1(concentration) / I0(concentration), as in NumPyro's class."""
-        return jnp.broadcast_to(von_mises.variance(self.concentration), self.batch_shape)
+    OF = symmetric_classes.WrappedCauchy
 
-    def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
-        return jnp.broadcast_to(von_mises.entropy(self.concentration), self.batch_shape)
+    def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool | None = None) -> None:
+        self._of(self.OF(loc, rho), validate_args)
 
 
-class VonMisesFisher(Distribution):
+class Cardioid(OfOneAngle):
+    """The cardioid distribution; see `jax_von_mises.Cardioid`. Samples are reparameterised."""
+
+    OF = symmetric_classes.Cardioid
+
+    def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool | None = None) -> None:
+        self._of(self.OF(loc, rho), validate_args)
+
+
+class WrappedNormal(OfOneAngle):
+    """The wrapped normal distribution; see `jax_von_mises.WrappedNormal`. Samples are reparameterised."""
+
+    OF = symmetric_classes.WrappedNormal
+
+    def __init__(self, loc: ArrayLike, scale: ArrayLike, *, validate_args: bool | None = None) -> None:
+        self._of(self.OF(loc, scale), validate_args)
+
+
+class VonMisesFisher(OfClass):
     r"""The von Mises-Fisher distribution on the sphere, with density :math:`\exp(\kappa\mu\cdot x) / C(\kappa)`.
 
     Samples are reparameterised in both parameters. Use the class as a likelihood or in a guide. HMC and NUTS need a
@@ -155,60 +244,27 @@ class VonMisesFisher(Distribution):
     ...     x = numpyro.sample("x", VonMisesFisher(jnp.array([0.0, 0.0, 1.0]), 20.0))
     """
 
-    arg_constraints: ClassVar = {"mean_direction": constraints.sphere, "concentration": constraints.nonnegative}
-    reparametrized_params: ClassVar = ["mean_direction", "concentration"]
+    OF = fisher_class.VonMisesFisher
     support = constraints.sphere
 
     def __init__(
         self, mean_direction: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None
     ) -> None:
-        fisher = fisher_class.VonMisesFisher(mean_direction, concentration)
-        batch_shape, event_shape = fisher.batch_shape, fisher.event_shape
-        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
-        self.mean_direction, self.concentration = fisher.mean_direction, fisher.concentration
-        super().__init__(batch_shape=batch_shape, event_shape=event_shape, validate_args=validate_args)
-        # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch.
-        spread = fisher.broadcast()
-        self.mean_direction, self.concentration = spread.mean_direction, spread.concentration
-
-    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Return unit vectors, drawn by `jax_von_mises.sample_von_mises_fisher`."""
-        shape = tuple(sample_shape) + self.batch_shape
-        return sphere.sample_von_mises_fisher(key, self.mean_direction, self.concentration, shape)
-
-    @validate_sample
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density per unit area; see `jax_von_mises.VonMisesFisher.log_prob`."""
-        return von_mises_fisher.log_prob(value, self.mean_direction, self.concentration)
-
-    @property
-    def mean(self) -> jax.Array:
-        """The mean vector, inside the sphere."""
-        return von_mises_fisher.mean(self.mean_direction, self.concentration)
+        self._of(self.OF(mean_direction, concentration), validate_args)
 
     @property
     def mode(self) -> jax.Array:
         """The most likely direction."""
-        return von_mises_fisher.mode(self.mean_direction, self.concentration)
-
-    def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
-        return von_mises_fisher.entropy(self.concentration, self.event_shape[0])
+        found: jax.Array = self._own().mode()
+        return found
 
 
-class BivariateVonMises(Distribution):
-    """Base class of the two models of dependent angles; its methods call those of the class `OF`."""
+class BivariateVonMises(OfClass):
+    """Base class of the two models of dependent angles."""
 
-    arg_constraints: ClassVar = {
-        "phi_loc": constraints.circular,
-        "psi_loc": constraints.circular,
-        "phi_concentration": constraints.nonnegative,
-        "psi_concentration": constraints.nonnegative,
-        "correlation": constraints.real,
-    }
-    reparametrized_params: ClassVar = list(bivariate.NAMES)
+    OF: ClassVar[type[bivariate.BivariateVonMises]] = bivariate.BivariateVonMises
+    NARROWER: ClassVar = {"phi_loc": constraints.circular, "psi_loc": constraints.circular}
     support = constraints.independent(constraints.circular, 1)
-    OF: ClassVar[type[bivariate.BivariateVonMises]]
 
     def __init__(
         self,
@@ -230,35 +286,7 @@ class BivariateVonMises(Distribution):
             ... if correlation is None else correlation,
             ... if weighted_correlation is None else weighted_correlation,
         )
-        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
-        given = [getattr(pair, name) for name in bivariate.NAMES]
-        for name, value in zip(bivariate.NAMES, given, strict=True):
-            setattr(self, name, value)
-        super().__init__(batch_shape=pair.batch_shape, event_shape=(2,), validate_args=validate_args)
-        for name, value in zip(bivariate.NAMES, promote_shapes(*map(jnp.asarray, given)), strict=True):
-            setattr(self, name, value)
-
-    def _pair(self) -> bivariate.BivariateVonMises:
-        pair = self.OF(*(getattr(self, name) for name in bivariate.NAMES))
-        return pair if pair.batch_shape == self.batch_shape else pair.broadcast()
-
-    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Return pairs of angles in [-pi, pi); see `jax_von_mises.SineBivariateVonMises.sample`."""
-        return self._pair().sample(key, sample_shape)
-
-    @validate_sample
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        """See `jax_von_mises.SineBivariateVonMises.log_prob`."""
-        return self._pair().log_prob(value)
-
-    @property
-    def mean(self) -> jax.Array:
-        """The mean direction of each angle in radians, along a last axis."""
-        return self._pair().mean()
-
-    def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
-        return self._pair().entropy()
+        self._of(pair, validate_args)
 
 
 class SineBivariateVonMises(BivariateVonMises):
@@ -313,7 +341,8 @@ class CosineBivariateVonMises(BivariateVonMises):
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)
 def von_mises_fisher_kl_divergence(p: VonMisesFisher, q: VonMisesFisher) -> jax.Array:
     """Return the mean of log(p / q) under `p`, in nats."""
-    return von_mises_fisher.kl_divergence(p.mean_direction, p.concentration, q.mean_direction, q.concentration)
+    divergence: jax.Array = p._own().kl_divergence(q._own())
+    return divergence
 
 
 @kl_divergence.register(VonMises, VonMises)

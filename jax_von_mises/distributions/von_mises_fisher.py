@@ -1,16 +1,37 @@
-"""Define `VonMisesFisher`, whose methods call `functions.von_mises_fisher` and are named as in NumPyro and TFP."""
+"""Define `VonMisesFisher`, the distribution of directions, with methods named as in NumPyro and TFP."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Parameter, Parametric
 from jax_von_mises.distributions.pytrees import pytree
-from jax_von_mises.functions import von_mises_fisher as functions
+from jax_von_mises.functions.divergence import Normaliser, divergence
+from jax_von_mises.functions.samples import WeightedSets, effective_size, total
+from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.sphere import cosine, moments, vectors
 from jax_von_mises.sampling import sphere
+
+# Above this concentration, the standard error of `concentration` is proportional to the concentration to rounding.
+LARGE = 1e15
+BOTH = "mean_direction", "concentration"
+
+
+class Estimate(NamedTuple):
+    """A value or a standard error for each parameter."""
+
+    mean_direction: jax.Array
+    """A unit vector along the last axis; as a standard error, an angle in radians."""
+    concentration: jax.Array
 
 
 @pytree("mean_direction", "concentration")
@@ -62,6 +83,20 @@ class VonMisesFisher(Parametric):
         """Number of components d of a direction."""
         return self.event_shape[0]
 
+    def _evaluate(
+        self, method: str, function: Callable[..., Any], values: Mapping[str, ArrayLike] | None = None
+    ) -> Any:
+        """Return ``function(dimension, *values, mean_direction, concentration)``; some values are vectors."""
+        vectors_of = {name: 1 for name in values or () if name in ("value", "other.mean_direction")}
+        for name in vectors_of:
+            given = arguments.parameter(f"VonMisesFisher.{method}", name, (values or {})[name])
+            arguments.dimension(f"VonMisesFisher.{method}", name, given, self.dimension)
+        return self._compute(method, function, BOTH, (self.dimension,), values or {}, vectors_of)
+
+    def _of_concentration(self, method: str, function: Callable[..., Any], **values: ArrayLike) -> Any:
+        """Return ``function(dimension, *values, concentration)``."""
+        return self._compute(method, function, BOTH[1:], (self.dimension,), values)
+
     @property
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one direction, (d,)."""
@@ -69,49 +104,70 @@ class VonMisesFisher(Parametric):
         return (arguments.dimension("VonMisesFisher", "mean_direction", given),)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Return the logarithm of the density at unit vectors, per unit area.
+        r"""Return the logarithm of the density, :math:`\kappa\mu\cdot x - \log C(\kappa)`, per unit area of the sphere.
 
-        The error is at most 1e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)).
+        Parameters
+        ----------
+        value : array
+            Unit vectors along the last axis. Only the direction of other vectors is used, with a rounding error as of
+            the components of a unit vector. Vectors shorter than 1e-30 (float32) or 1e-291 (float64) give NaN.
+
+        Notes
+        -----
+        The error is at most 1e-6 (float32) or 1e-12 (float64) times max(1, abs(log_prob)), at every concentration.
         """
-        return functions.log_prob(value, self.mean_direction, self.concentration)
+        result: jax.Array = self._evaluate("log_prob", log_prob, {"value": value})
+        return result
 
     def mean(self) -> jax.Array:
         """Return the mean vector, whose length is at most 1."""
-        return self._spread(functions.mean(self.mean_direction, self.concentration), self.event_shape)
+        return self._spread(self._evaluate("mean", mean), self.event_shape)
 
     def mode(self) -> jax.Array:
         """Return the most likely direction."""
-        return self._spread(functions.mode(self.mean_direction, self.concentration), self.event_shape)
+        return self._spread(self._evaluate("mode", mode), self.event_shape)
 
     def mean_resultant_length(self) -> jax.Array:
-        r"""Return the length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`."""
-        return self._spread(functions.mean_resultant_length(self.concentration, self.dimension))
+        r"""Return the length of the mean vector, :math:`I_{d/2}(\kappa) / I_{d/2-1}(\kappa)`, to a few ulp."""
+        return self._spread(self._of_concentration("mean_resultant_length", mean_resultant_length))
 
     def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
-        return self._spread(functions.entropy(self.concentration, self.dimension))
+        """Return the differential entropy in nats; -inf at infinite concentration."""
+        return self._spread(self._of_concentration("entropy", entropy))
 
     def kl_divergence(self, other: "VonMisesFisher") -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
         self._same_class("kl_divergence", other)
-        return functions.kl_divergence(
-            self.mean_direction, self.concentration, other.mean_direction, other.concentration
-        )
+        others = {f"other.{name}": value for name, value in other._parameters().items()}
+        result: jax.Array = self._evaluate("kl_divergence", kl_divergence, others)
+        return result
 
     def cosine_cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability that the cosine of the angle to the mean direction is below `value`."""
-        return functions.cosine_cdf(value, self.concentration, self.dimension)
+        """Return the probability that the cosine of the angle to the mean direction is below `value`.
+
+        It is 0 for values below -1 and 1 for those above 1. The relative error is at most 4e-6 (float32) or 1e-12
+        (float64), or the error corresponds to an error of 6 ulp in 1 - `value` or 1 + `value`.
+        """
+        result: jax.Array = self._of_concentration("cosine_cdf", cosine_cdf, value=value)
+        return result
 
     def cosine_icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the value below which the cosine of the angle to the mean direction lies with probability `q`."""
-        return functions.cosine_icdf(q, self.concentration, self.dimension)
+        """Return the value below which the cosine of the angle to the mean direction lies with probability `q`.
 
-    def standard_errors(self, size: ArrayLike) -> functions.Estimate:
-        """Return the standard errors of the estimates of `fit` from `size` vectors.
-
-        The standard error of the direction is an angle in radians, the same along each of the d - 1 tangents.
+        The result is NaN for `q` outside [0, 1]. Its tail probability is as accurate as that of a draw. In three or
+        more dimensions in float64, tails between 0 and 2^-200 are treated as 2^-200.
         """
-        return functions.standard_errors(self.concentration, size, self.dimension)
+        result: jax.Array = self._of_concentration("cosine_icdf", cosine_icdf, q=q)
+        return result
+
+    def standard_errors(self, size: ArrayLike) -> Estimate:
+        r"""Return the standard errors of the estimates of `fit` from `size` vectors, from the Fisher information.
+
+        The standard error of the direction, :math:`1/\sqrt{n \kappa A(\kappa)}`, is an angle in radians along each of
+        the d - 1 tangents. That of the concentration is :math:`1/\sqrt{n A'(\kappa)}` (Mardia and Jupp, *Directional
+        Statistics*, 2000, section 10.3.1).
+        """
+        return Estimate(*self._of_concentration("standard_errors", standard_errors, size=size))
 
     @classmethod
     def fit(
@@ -123,6 +179,187 @@ class VonMisesFisher(Parametric):
         mean_direction: ArrayLike | None = None,
         bias_correction: bool = False,
     ) -> "VonMisesFisher":
-        """Fit the distribution to unit vectors by maximum likelihood; see `functions.von_mises_fisher.fit`."""
-        found = functions.fit(samples, weights, axis, mean_direction=mean_direction, bias_correction=bias_correction)
-        return cls(*found)
+        r"""Fit the distribution to unit vectors by maximum likelihood.
+
+        The estimates are the direction of the mean vector, and the concentration at which the mean resultant length
+        equals the length of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
+
+        Parameters
+        ----------
+        samples : array
+            Unit vectors along the last axis.
+        weights : array, optional
+            Weight of each vector, 0 or more; broadcasts to the shape of `samples` without its last axis.
+        axis : int or tuple of ints, optional
+            Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index
+            separate data sets.
+        mean_direction : array, optional
+            The mean direction, if it is known: one vector, or one for each data set, of any length except 0. Only the
+            concentration is then estimated.
+        bias_correction : bool
+            Subtract from the concentration its bias to first order in 1 / n; see below.
+
+        Returns
+        -------
+        VonMisesFisher
+            The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). It is inf if all vectors
+            are equal. The estimates are NaN without vectors, without positive weights, for a negative weight, and for a
+            vector that is not finite, or that is zero and has a positive weight. A given `mean_direction` is returned
+            with the length 1, and NaN if it is zero or not finite; the concentration is 0 if the mean cosine of the
+            angles to it is negative. The estimates have derivatives with respect to `samples`, `weights` and
+            `mean_direction`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If samples, weights or `mean_direction` are not numbers or do not broadcast, if an axis is out of range, or
+            if `bias_correction` is not a bool.
+
+        Notes ----- A large concentration estimated from n vectors is biased upwards, by about (1 + 2 / (d - 1)) / n of
+        its value, or 2 / ((d - 1) n) if the mean direction is given. `bias_correction` subtracts the bias to first
+        order in 1 / n of D. R. Cox and E. J. Snell (J. R. Stat. Soc. B 30, 1968),
+
+        .. math:: \frac{1}{2n} \left(\frac{d - 1}{\kappa A'} - \frac{A''}{A'^2}\right),
+
+        at the estimate, or without the first term if `mean_direction` is given; the result is at least 0, and an
+        infinite estimate stays infinite. With weights, n is :math:`(\sum w)^2 / \sum w^2`. In 40,000 sets of 10 vectors
+        in three dimensions, the mean error of the concentration falls from +0.48 to +0.03 at the concentration 1, from
+        +0.98 to -0.01 at 4, and from +12.6 to +0.05 at 50. A bias remains where the data are almost uniform: at 0.5, it
+        falls from +0.61 to +0.17. If (n - 1) (d - 1) is at most 2, large concentrations have no finite mean, and are
+        corrected to 0.
+        """
+        caller = "VonMisesFisher.fit"
+        bias_correction = arguments.flag(caller, "bias_correction", bias_correction)
+        sets = WeightedSets.of(caller, "vector", samples, weights, axis, 1, mean_direction=mean_direction)
+        dimension = arguments.dimension(caller, "samples", sets.samples)
+        if sets.known is not None:
+            arguments.dimension(caller, "mean_direction", sets.known, dimension)
+        return cls(*fitted(sets, dimension, bias_correction))
+
+
+def spread(*arrays: jax.Array) -> list[jax.Array]:
+    """Broadcast the `arrays` explicitly, since JAX may be configured to refuse rank promotion."""
+    shape = lax.broadcast_shapes(*(x.shape for x in arrays))
+    return [jnp.broadcast_to(x, shape) for x in arrays]
+
+
+def log_prob(dimension: int, x: jax.Array, mean_direction: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return the logarithm of the density."""
+    kappa = valid(kappa)
+    versine = vectors.versine(x, vectors.direction_of(mean_direction))
+    kappa, versine = spread(kappa, versine)
+    finite = -(jnp.where(kappa == jnp.inf, 0, kappa) * versine) - moments.log_norm(kappa, dimension)
+    # Keep NaN for a NaN direction.
+    close = jnp.isnan(versine) | (versine <= 8 * np.finfo(versine.dtype).eps ** 2)
+    point = jnp.where(close, jnp.inf, -jnp.inf) + 0 * lax.stop_gradient(versine)
+    return jnp.where(kappa == jnp.inf, point, finite)
+
+
+def mean_resultant_length(dimension: int, kappa: jax.Array) -> jax.Array:
+    """Return the length of the mean vector."""
+    return moments.mean_cosine(valid(kappa), dimension)
+
+
+def entropy(dimension: int, kappa: jax.Array) -> jax.Array:
+    """Return the differential entropy in nats."""
+    kappa = valid(kappa)
+    return moments.log_norm(kappa, dimension) + moments.scaled_versine_mean(kappa, dimension)
+
+
+def mean(dimension: int, mean_direction: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return the mean vector."""
+    unit = vectors.direction_of(mean_direction).unit
+    length, unit = spread(moments.mean_cosine(valid(kappa), dimension)[..., None], unit)
+    return length * unit
+
+
+def mode(dimension: int, mean_direction: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return the direction of largest density."""
+    unit = vectors.direction_of(mean_direction).unit
+    return nan_unless(*spread(unit, (kappa >= 0)[..., None]))
+
+
+def kl_divergence(
+    dimension: int, other_direction: jax.Array, other_kappa: jax.Array, mean_direction: jax.Array, kappa: jax.Array
+) -> jax.Array:
+    """Return the Kullback-Leibler divergence of one distribution from another."""
+    own = vectors.direction_of(mean_direction)
+    versine = vectors.versine(own.unit, vectors.direction_of(other_direction), own.lost)
+    p, q, versine = spread(valid(kappa), valid(other_kappa), versine)
+
+    def by_norms(p: jax.Array, q: jax.Array) -> jax.Array:
+        rest = moments.versine_mean(p, dimension)
+        return moments.log_norm(q, dimension) - moments.log_norm(p, dimension) + (q - p) * rest
+
+    normaliser = Normaliser(
+        dimension,
+        mean=lambda k: moments.mean_cosine(k, dimension),
+        scaled_slope=lambda k: moments.scaled_cosine_variance(k, dimension),
+        by_norms=by_norms,
+    )
+    return divergence(normaliser, p, q, versine, apart=versine)
+
+
+def cosine_cdf(dimension: int, w: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return the probability of a cosine below `w`."""
+    w, kappa = spread(w, kappa)
+    return cosine.lower_tail(w, valid(kappa), dimension)
+
+
+def cosine_icdf(dimension: int, q: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return the inverse of `cosine_cdf`."""
+    q, kappa = spread(q, kappa)
+    return cosine.quantile(q, valid(kappa), dimension)
+
+
+def standard_errors(dimension: int, size: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the standard errors of the direction and the concentration."""
+    kappa, size = spread(valid(kappa), nan_unless(jnp.abs(size), size >= 0))
+    root = lax.rsqrt(size)
+    finite = jnp.minimum(kappa, LARGE)
+    deviation = lax.rsqrt(moments.cosine_variance(finite, dimension)) * jnp.maximum(kappa / LARGE, 1)
+    return root * lax.rsqrt(kappa * moments.mean_cosine(kappa, dimension)), root * deviation
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def fitted(sets: WeightedSets, dimension: int, bias_correction: bool) -> Estimate:
+    """Return the estimates from checked samples."""
+    x, share = sets.rows()
+    share = nan_unless(share, (share == 0) | jnp.any(x != 0, 0))
+    known = sets.known is not None
+    if known:
+        given = vectors.direction_of(sets.place())
+        direction, kappa = given.unit, along(given, x, share, dimension)
+    else:
+        direction, kappa = of_both(x, share, dimension)
+    if bias_correction:
+        kappa = moments.less_bias(kappa, effective_size(share), dimension, known)
+    return Estimate(direction.astype(sets.dtype), kappa.astype(sets.dtype))
+
+
+def along(direction: vectors.Direction, x: jax.Array, share: jax.Array, dimension: int) -> jax.Array:
+    """Return the concentration about a known `direction`; the components of `x` are along the first axis."""
+    each = vectors.Direction(*(part[..., None, :] for part in direction))
+    x = jnp.moveaxis(x, 0, -1)
+    # A zero vector has no direction, and no weight.
+    x = jnp.where(jnp.any(x != 0, -1, keepdims=True), x, each.unit)
+    # If the mean cosine is negative, the likelihood is largest at the concentration 0.
+    rest = jnp.minimum(total(share * vectors.versine(x, each)), 1)
+    return moments.concentration_of(1 - rest, rest, dimension)
+
+
+def of_both(x: jax.Array, share: jax.Array, dimension: int) -> Estimate:
+    """Return the estimates of both parameters; the components of `x` are along the first axis."""
+    share = share.reshape((1, *share.shape))
+    mean_vector = total(share * x)
+    length = jnp.sqrt(jnp.sum(jnp.square(mean_vector), 0))
+    direction = mean_vector / length[None]
+    # Compute 1 - `length`, as a mean of squares where it is small.
+    origin = lax.stop_gradient(direction)
+    across = total(share[0] * jnp.sum(jnp.square(x - origin[..., None]), 0))
+    # Correct for vectors that rounding has made longer or shorter than 1.
+    excess = total(share[0] * (jnp.sum(jnp.square(x), 0) - 1))
+    complement = 0.5 * (across - excess)
+    complement = jnp.where(lax.stop_gradient(length) < 0.5, 1 - length, complement)
+    kappa = moments.concentration_of(length, jnp.maximum(complement, 0), dimension)
+    return Estimate(jnp.moveaxis(direction, 0, -1), kappa)

@@ -28,8 +28,8 @@ WEIGHTS = _WEIGHTS * (1 - NODES)
 Function = Callable[[jax.Array], jax.Array]
 
 
-class Family(NamedTuple):
-    """What the divergence needs to know about distributions of one dimension."""
+class Normaliser(NamedTuple):
+    """What the divergence needs to know of the normaliser G of distributions of one dimension."""
 
     dimension: int
     mean: Function
@@ -40,7 +40,7 @@ class Family(NamedTuple):
     """The divergence for equal directions as the difference G(q) - G(p) - (q - p) A(p), from p and q."""
 
 
-def divergence(family: Family, p: jax.Array, q: jax.Array, versine: jax.Array, apart: jax.Array) -> jax.Array:
+def divergence(of: Normaliser, p: jax.Array, q: jax.Array, versine: jax.Array, apart: jax.Array) -> jax.Array:
     """Return the divergence for concentrations `p` and `q`, with NaN for a NaN argument.
 
     `versine` is v, and `apart` is 0 only if the directions are equal, even where v underflows. The arrays have one
@@ -49,21 +49,19 @@ def divergence(family: Family, p: jax.Array, q: jax.Array, versine: jax.Array, a
     infinite = (p == jnp.inf) | (q == jnp.inf)
     first, second = (jnp.where(infinite, 1, x) for x in (p, q))
     reach = REACH[p.dtype.name]
-    margin = (family.dimension - 1) * (reach - 1)
+    margin = (of.dimension - 1) * (reach - 1)
     close = (second < reach * first + margin) & (first < reach * second + margin)
-    along = jnp.where(
-        close, by_slopes(family, first, jnp.where(close, second - first, 0)), family.by_norms(first, second)
-    )
-    value = along + second * (family.mean(first) * versine)
+    along = jnp.where(close, by_slopes(of, first, jnp.where(close, second - first, 0)), of.by_norms(first, second))
+    value = along + second * (of.mean(first) * versine)
     # Two distributions, one of which is a point mass, have an infinite divergence unless they are equal.
     different = lax.stop_gradient(p + q + apart)
     return jnp.where(infinite, jnp.where((p == q) & (apart == 0), 0, different), value)
 
 
-def by_slopes(family: Family, p: jax.Array, step: jax.Array) -> jax.Array:
+def by_slopes(of: Normaliser, p: jax.Array, step: jax.Array) -> jax.Array:
     """Return the divergence for equal directions and concentrations p and p + `step`, by Taylor's remainder."""
     nodes, weights = (jnp.asarray(x, p.dtype).reshape((1,) * p.ndim + (-1,)) for x in (NODES, WEIGHTS))
     between = p[..., None] + step[..., None] * nodes
     # Divide by the concentration before squaring, since its inverse square may underflow.
     share = step[..., None] / jnp.maximum(between, 1)
-    return jnp.sum(share * share * (family.scaled_slope(between) * weights), -1)
+    return jnp.sum(share * share * (of.scaled_slope(between) * weights), -1)

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.divergence import Family, divergence
+from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
@@ -655,4 +655,4 @@ def divergence_by_norms(p: jax.Array, q: jax.Array) -> jax.Array:
     return density.log_norm_ratio(q, p) + q * bessel.one_minus_ratio(p) - scaled_complement(p)
 
 
-CIRCLE = Family(2, bessel.ratio, bessel.scaled_slope, divergence_by_norms)
+CIRCLE = Normaliser(2, bessel.ratio, bessel.scaled_slope, divergence_by_norms)

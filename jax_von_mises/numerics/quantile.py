@@ -26,6 +26,7 @@ from jax_von_mises.numerics.elementary import (
     polynomial2,
     with_slopes,
 )
+from jax_von_mises.numerics.table import QuantileTable, tails
 from jax_von_mises.numerics.tail_integral import KAPPA_MAX, RULES, Rule, derivative, integrals
 
 # Smallest tail probability of a sample. `guess` covers larger ones, and `deep_guess` smaller ones.
@@ -237,3 +238,10 @@ def signed_quantile(q: jax.Array, kappa: jax.Array) -> jax.Array:
     left = q < 0.5
     x = any_half_quantile(jnp.where(left, q, 1 - q), jnp.where(left, 0.5 - q, q - 0.5), kappa)
     return jnp.where(left, -x, x)
+
+
+def table(kappa: jax.Array) -> QuantileTable:
+    """Tabulate `half_quantile` for a scalar `kappa`."""
+    t = tails(kappa.dtype)
+    kappa = jnp.broadcast_to(kappa, t.shape)
+    return QuantileTable.of(half_quantile(jnp.asarray(t, kappa.dtype), jnp.asarray(0.5 - t, kappa.dtype), kappa))

@@ -69,7 +69,7 @@ def _drawn_share_jvp(
     def slope(words: tuple[jax.Array, ...], kappa: jax.Array, signed: jax.Array) -> jax.Array:
         kappa, (t, _, near) = valid(kappa), transform.tail(words)
         if route == "table":
-            distance = radial.look_up(t, near, radial.slope_table(kappa, dimension), out_sharding)
+            distance = radial.slope_table(kappa, dimension).at(t, ~near, out_sharding)
             return radial.slope_at(signed, near, kappa, distance)
         return radial.slope_of_share(signed, near, broadcast_sharded(kappa, signed.shape, out_sharding), dimension)
 

@@ -18,11 +18,12 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
-from jax_von_mises.numerics import piecewise, quantile, tail_integral, xla
+from jax_von_mises.numerics import quantile, tail_integral, xla
 from jax_von_mises.numerics.circle import largest_angle, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import clip
 from jax_von_mises.numerics.sharding import broadcast_sharded
+from jax_von_mises.numerics.table import below_half
 from jax_von_mises.sampling import counter
 
 # Up to this many words, storing them before the look-up saves time. Beyond it, new memory pages cost more than that.
@@ -167,8 +168,8 @@ def angles_about_zero(
     """Return `angles` for a `loc` of 0."""
     kappa, (t, c, negative) = valid(kappa), tail(words)
     if route == "table":
-        t, negative = xla.carry_sign_on_cuda(t, negative, piecewise.below_half(t.dtype))
-        x = piecewise.evaluate_quantile_table(t, piecewise.quantile_table(kappa), out_sharding)
+        t, negative = xla.carry_sign_on_cuda(t, negative, below_half(t.dtype))
+        x = quantile.table(kappa).at(t, out_sharding=out_sharding)
         x = clip(x, 0, largest_angle(t.dtype))
     else:
         x = quantile.half_quantile(t, c, broadcast_sharded(kappa, t.shape, out_sharding))

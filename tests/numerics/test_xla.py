@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_von_mises as jvm
-from jax_von_mises.numerics import piecewise, xla
+from jax_von_mises.numerics import quantile, table, xla
 from tests import children
 from tests.marks import slow
 
@@ -471,10 +471,10 @@ def test_a_table_is_computed_again_for_each_coefficient(without):
         return jnp.stack([first, *(sum(r * float(p) for r, p in zip(rises, row, strict=True)) for row in powers.T)])
 
     def stored():
-        program = jax.jit(lambda kappa: piecewise.quantile_table(kappa)).lower(NUMBER).compile()
+        program = jax.jit(lambda kappa: quantile.table(kappa)).lower(NUMBER).compile()
         return program.memory_analysis().temp_size_in_bytes
 
-    values = piecewise.table_grid(np.dtype(np.float32))[0].astype(np.float32).nbytes
+    values = table.tails(np.float32).astype(np.float32).nbytes
     assert stored() >= values
     without("cell_coefficients", by_columns)
     assert stored() < values

@@ -10,6 +10,12 @@ density of a is proportional to :math:`e^{k_1\cos a} I_0(\rho)`. Its logarithm a
 the mode a* of g. For all parameters, the exponent E = g(a) - g(a*) is a sum of terms of one sign, each accurate to a
 few ulp.
 
+Given a, the means of cos b and W are :math:`A(\rho) / \rho` times their `Projections`, :math:`P = \rho\cos\nu` and
+:math:`Q = \rho W(a, \nu)`, where A is the ratio of Bessel functions:
+
+.. math:: \text{sine: } P = k_2, \quad Q = r\sin^2 a; \qquad
+          \text{cosine: } P = k_2 - r\cos a, \quad Q = r - k_2\cos a.
+
 If the mode of the cosine model is beyond a right angle, a is counted from pi, which changes the signs of k1 and r.
 
 The sine model is that of H. Singh, V. Hnizdo and E. Demchuk, Biometrika 89, 2002, 719-723. The cosine model (with
@@ -45,6 +51,21 @@ class Place(NamedTuple):
     """sin a."""
     versine: jax.Array
     """1 - cos a."""
+
+
+class Projections(NamedTuple):
+    """P and Q of the module docstring, at one angle a."""
+
+    first: jax.Array
+    """P."""
+    second: jax.Array
+    """Q."""
+    first_rise: jax.Array
+    """P - P*, where a star marks values at the mode a*."""
+    second_rise: jax.Array
+    """Q - Q*."""
+    fall: jax.Array
+    """rho* - rho."""
 
 
 def head(x: jax.Array) -> jax.Array:
@@ -128,13 +149,16 @@ class Sine(NamedTuple):
         """Return rho times the cosine and the sine of the mean direction of b, given a."""
         return jnp.broadcast_to(self.k2, sin.shape), self.r * sin
 
-    def projections(self, place: Place) -> tuple[jax.Array, ...]:
-        """Return rho cos b and rho W at the mean direction of b, their rises from a*, and rho* - rho."""
-        rise, _, _, sin, versine = place
-        both = 2 - versine - self.versine
-        fall = self.r * self.r * rise * both / (place.rho + self.top)
-        first = jnp.broadcast_to(self.k2, rise.shape)
-        return first, self.r * sin * sin, jnp.zeros_like(rise), -self.r * rise * both, fall
+    def projections(self, place: Place) -> Projections:
+        """Return the `Projections` at a place."""
+        rise, both = place.rise, 2 - place.versine - self.versine
+        return Projections(
+            first=jnp.broadcast_to(self.k2, rise.shape),
+            second=self.r * place.sin * place.sin,
+            first_rise=jnp.zeros_like(rise),
+            second_rise=-self.r * rise * both,
+            fall=self.r * self.r * rise * both / (place.rho + self.top),
+        )
 
     def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
         """Return rho times the derivatives of cos b and W with respect to b, at the mean direction of b."""
@@ -218,11 +242,16 @@ class Cosine(NamedTuple):
         """Return rho times the cosine and the sine of the mean direction of b, given a."""
         return self.gap + self.r * versine, -self.r * sin
 
-    def projections(self, place: Place) -> tuple[jax.Array, ...]:
-        """Return rho cos b and rho W at the mean direction of b, their rises from a*, and rho* - rho."""
+    def projections(self, place: Place) -> Projections:
+        """Return the `Projections` at a place."""
         rise, versine = place.rise, place.versine
-        fall = 2 * self.k2 * self.r * rise / (place.rho + self.top)
-        return self.gap + self.r * versine, self.k2 * versine - self.gap, -self.r * rise, -self.k2 * rise, fall
+        return Projections(
+            first=self.gap + self.r * versine,
+            second=self.k2 * versine - self.gap,
+            first_rise=-self.r * rise,
+            second_rise=-self.k2 * rise,
+            fall=2 * self.k2 * self.r * rise / (place.rho + self.top),
+        )
 
     def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
         """Return rho times the derivatives of cos b and W with respect to b, at the mean direction of b."""

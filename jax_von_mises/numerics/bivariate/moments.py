@@ -11,7 +11,7 @@ would otherwise cancel. Since g(a*) = k . T*, the density is exp(k . (T - T*)) d
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,6 @@ STEPS = {"float32": 8, "float64": 10}
 SMALLEST_DISTANCE = {"float32": -24.0, "float64": -50.0}
 
 Triple = tuple[jax.Array, jax.Array, jax.Array]
-T = TypeVar("T", jax.Array, int)
 
 
 def reach(model: Model, start: jax.Array, sign: jax.Array | int, depth: jax.Array | float) -> jax.Array:
@@ -98,11 +97,11 @@ def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...
     """Return the means of the three statistics given a, minus their values at the mode, and A(rho) / rho."""
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho
-    first, second, first_rise, second_rise, fall = model.projections(place)
+    on = model.projections(place)
     # `inverse` is A / rho - 1 / rho*. Where rho is large, both terms are small and nearly cancel.
     far = jnp.maximum(rho, bessel.SWITCH)
-    inverse = jnp.where(rho < bessel.SWITCH, over - 1 / top, (fall / top - bessel.one_minus_ratio(far)) / far)
-    means = place.rise, first * inverse + first_rise / top, second * inverse + second_rise / top
+    inverse = jnp.where(rho < bessel.SWITCH, over - 1 / top, (on.fall / top - bessel.one_minus_ratio(far)) / far)
+    means = place.rise, on.first * inverse + on.first_rise / top, on.second * inverse + on.second_rise / top
     return means, over
 
 
@@ -141,8 +140,8 @@ class Cumulants(NamedTuple):
     """See `log_total`."""
     mean_rises: Triple
     """See `mean_rises`."""
-    covariance: tuple[Triple, ...]
-    """The covariance matrix of the three statistics, the Fisher information about (k1, k2, r), as rows."""
+    covariance: jax.Array
+    """Covariances of the three statistics along the first two axes, the Fisher information about (k1, k2, r)."""
 
 
 def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Cumulants:
@@ -150,31 +149,15 @@ def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> 
     model = kind.of(k1, k2, r)
     integral = rule(model)
     means, over = conditional(integral.model, integral.place)
-    place = integral.place
-    rho = place.rho
+    place, rho = integral.place, integral.place.rho
+    of_means = mean_over(integral, jnp.stack(means))
     # The second angle contributes by its deviations along its mean direction and orthogonal to it.
-    slope = bessel.slope(rho)
-    first, second, *_ = integral.model.projections(place)
-    first_across, second_across = integral.model.across(place)
-    zero = jnp.zeros_like(rho)
-    along, across = (zero, first / rho, second / rho), (zero, first_across / rho, second_across / rho)
-    of_means = [mean_over(integral, values) for values in means]
-    centred = [values - mean[..., None] for values, mean in zip(means, of_means, strict=True)]
-    signs: tuple[jax.Array | int, ...] = signed(model, (1, 1, 1))
-    rows = tuple(
-        signed(
-            model,
-            [
-                sign
-                * mean_over(
-                    integral, centred[i] * centred[j] + slope * along[i] * along[j] + over * across[i] * across[j]
-                )
-                for j in range(3)
-            ],
-        )
-        for i, sign in enumerate(signs)
-    )
-    return Cumulants(integral.log_total, signed(model, of_means), rows)
+    on, zero = integral.model.projections(place), jnp.zeros_like(rho)
+    along = jnp.stack([zero, on.first, on.second]) / rho
+    across = jnp.stack([zero, *integral.model.across(place)]) / rho
+    products = outer(jnp.stack(means) - of_means[..., None]) + bessel.slope(rho) * outer(along) + over * outer(across)
+    signs = jnp.stack(signed(model, [jnp.ones_like(model.mode)] * 3))
+    return Cumulants(integral.log_total, signed(model, of_means), outer(signs) * mean_over(integral, products))
 
 
 def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
@@ -184,16 +167,22 @@ def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax
     place, wide = integral.place, integral.model
     over = bessel.ratio(place.rho) / place.rho
     cosine = 1 - place.versine
-    first, second, *_ = wide.projections(place)
-    of_phi, of_psi, shared = (mean_over(integral, x) for x in (cosine, over * first, over * second))
-    mixed = mean_over(integral, wide.mixed_slope(cosine, over * first, over * second))
+    on = wide.projections(place)
+    second_cosine, statistic = over * on.first, over * on.second
+    of_phi, of_psi, shared = (mean_over(integral, x) for x in (cosine, second_cosine, statistic))
+    mixed = mean_over(integral, wide.mixed_slope(cosine, second_cosine, statistic))
     return model.k1 * of_phi + model.r * shared, model.k2 * of_psi + model.r * shared, -model.r * mixed
 
 
-def signed(model: Model, statistics: Iterable[T]) -> tuple[jax.Array, T, jax.Array]:
+def signed(model: Model, statistics: Iterable[jax.Array]) -> Triple:
     """Convert the three `statistics` of an angle as the model counts it to those of the angle itself, or back."""
     first, second, third = statistics
     return model.flip * first, second, model.flip * third
+
+
+def outer(vector: jax.Array) -> jax.Array:
+    """Return the products of all pairs of entries along the first axis."""
+    return vector[:, None] * vector[None]
 
 
 def inner(values: Iterable[jax.Array], tangents: Iterable[jax.Array]) -> jax.Array:

@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import bessel, elementary, piecewise
+from jax_von_mises.numerics import bessel, elementary
 from jax_von_mises.numerics.bivariate import models, moments
 from jax_von_mises.numerics.bivariate.models import Model
 from jax_von_mises.numerics.circle import largest_angle
+from jax_von_mises.numerics.table import QuantileTable, two_tails
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 NODES = {"float32": 20, "float64": 56}
@@ -120,20 +121,15 @@ def log_half_mass(model: Model) -> jax.Array:
     return jnp.log(moments.density(model.at(zero)) * jnp.sum(sides, 0))
 
 
-def table(model: Model) -> jax.Array:
-    """Tabulate `half_quantile` in cells of `piecewise.table_grid`, for the upper tail and then for the lower one."""
-    tau, nodes = piecewise.table_grid(np.dtype(model.mode.dtype))
-    upper = np.repeat([[[True]], [[False]]], len(tau), axis=1)
-    both = jnp.broadcast_to(jnp.asarray(tau, model.mode.dtype), (2, *tau.shape))
-    x = half_quantile(model, both, jnp.broadcast_to(upper, both.shape))
-    return piecewise.cell_polynomials(x.reshape(-1, x.shape[-1]), nodes)
+def table(model: Model) -> QuantileTable:
+    """Tabulate `half_quantile`, for the upper tail and then for the lower one."""
+    tau, upper = two_tails(model.mode.dtype)
+    return QuantileTable.of(half_quantile(model, jnp.asarray(tau, model.mode.dtype), jnp.asarray(upper)))
 
 
-def look_up(table: jax.Array, tau: jax.Array, upper: jax.Array) -> jax.Array:
+def look_up(table: QuantileTable, tau: jax.Array, upper: jax.Array) -> jax.Array:
     """Evaluate `half_quantile` from a `table`."""
-    cell, place = piecewise.quantile_cell(tau)
-    x = piecewise.evaluate(table, jnp.where(upper, cell, cell + table.shape[1] // 2), place)
-    return elementary.clip(x, 0, largest_angle(tau.dtype))
+    return elementary.clip(table.at(tau, ~upper), 0, largest_angle(tau.dtype))
 
 
 def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> moments.Triple:

@@ -159,32 +159,45 @@ def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.exp(top) * jnp.where(fall < 1e-2, 1 - 0.5 * fall, -jnp.expm1(-fall) / jnp.maximum(fall, 1e-2))
 
 
-def move_edges(edges: jax.Array, levels: jax.Array, smallest: float) -> jax.Array:
-    """Move the edges to where the log density needs them.
+def demand(levels: jax.Array, width: jax.Array, smallest: float) -> jax.Array:
+    """Return what each panel of these widths adds to *Panels* of the module docstring, apart from the floor.
 
     `levels` holds the log densities at edges and midpoints, in order of increasing angle. Tails below `smallest`
     count less.
     """
-    width = jnp.diff(edges)
-    count = width.shape[0]
-    # Estimate a local maximum between points by a parabola through three of them, which is exact for a normal density.
+    start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
+    variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
+    mass = masses(lifted(levels), width)
+    sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
+    share = mass / jnp.maximum(jnp.minimum(sums[0], sums[1, ::-1]), smallest * sums[0, -1])
+    wanted = (jnp.minimum(variation, MOST_VARIATION) + share) * share**POWER
+    # Give each panel at least half of its larger neighbour's demand, to find a feature that one of the two missed.
+    padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
+    return jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
+
+
+def lifted(levels: jax.Array) -> jax.Array:
+    """Return `levels` with each local maximum raised to that of the curve between the points, and the largest at 0."""
+    # Estimate the maximum by a parabola through three points, which is exact for a normal density.
     left, here, right = levels[:-2], levels[1:-1], levels[2:]
     bend = left + right - 2 * here
     peak = (here >= left) & (here >= right) & (bend < 0)
     rise = jnp.where(peak, (right - left) ** 2 / jnp.maximum(-8 * bend, 1e-30), 0)
-    lifted = here + jnp.minimum(rise, jnp.maximum(here - jnp.minimum(left, right), 0))
-    lifted = jnp.concatenate([levels[:1], lifted, levels[-1:]])
-    lifted = lifted - jnp.max(lifted)
-    start, middle, end = lifted[:-2:2], lifted[1:-1:2], lifted[2::2]
-    mass = 0.5 * width * (exp_mean(start, middle) + exp_mean(middle, end)) + 1e-37
-    sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
-    share = mass / jnp.maximum(jnp.minimum(sums[0], sums[1, ::-1]), smallest * sums[0, -1])
-    start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
-    variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
-    wanted = (jnp.minimum(variation, MOST_VARIATION) + share) * share**POWER
-    # Give each panel at least half of its larger neighbour's demand, to find a feature that one of the two missed.
-    padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
-    wanted = jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
+    raised = here + jnp.minimum(rise, jnp.maximum(here - jnp.minimum(left, right), 0))
+    raised = jnp.concatenate([levels[:1], raised, levels[-1:]])
+    return raised - jnp.max(raised)
+
+
+def masses(levels: jax.Array, width: jax.Array) -> jax.Array:
+    """Return the mass of each panel if the log density is linear between `levels` at edges and midpoints."""
+    halves = exp_mean(levels[:-1], levels[1:])
+    return 0.5 * width * (halves[::2] + halves[1::2]) + 1e-37
+
+
+def redistribute(edges: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Move the edges so that every panel holds an equal share of what the given panels `wanted`, plus the floor."""
+    width = jnp.diff(edges)
+    count = width.shape[0]
     wanted = wanted / jnp.sum(wanted) + FLOOR / count
     before = jnp.concatenate([jnp.zeros(1, edges.dtype), prefix_sums(wanted)])
     places = jnp.asarray(np.arange(1, count) / count, edges.dtype) * before[-1]
@@ -239,31 +252,46 @@ def adapt(
         other arrays.
     """
     dtype = np.dtype(dtype)
-    work = FLOAT64 if wide else dtype
-    known = lax.stop_gradient(parameters)
-    smallest = SMALLEST_TAIL[dtype.name] / 4
+    edges, periodic = place_edges(log_density, first_edges(count, dtype, points), wide, lax.stop_gradient(parameters))
+    return integrate(log_density, edges, periodic, wide, parameters)
 
-    def divide(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+
+def place_edges(
+    log_density: LogDensity, edges: jax.Array, wide: bool, parameters: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """Move the edges to where the log density needs them, and return whether the log density is periodic."""
+    dtype = np.dtype(edges.dtype)
+
+    def move(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         edges = state[0]
         # Edges and midpoints, in order of increasing angle.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
         half = 0.5 * jnp.diff(edges)
         step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
         with scope(wide):
-            levels = lax.stop_gradient(evaluate(log_density, known, base, step, wide))
+            levels = lax.stop_gradient(evaluate(log_density, parameters, base, step, wide))
             levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
             levels = lax.convert_element_type(jnp.maximum(levels - jnp.max(levels), -DEPTH), dtype)
         gap, extent = jnp.abs(levels[0] - levels[-1]), jnp.max(levels) - jnp.min(levels)
-        return lax.stop_gradient((move_edges(edges, levels, smallest), gap <= END_TOLERANCE * (1 + extent)))
+        wanted = demand(levels, jnp.diff(edges), SMALLEST_TAIL[dtype.name] / 4)
+        return lax.stop_gradient((redistribute(edges, wanted), gap <= END_TOLERANCE * (1 + extent)))
 
-    edges, periodic = lax.fori_loop(0, PASSES, divide, (first_edges(count, dtype, points), jnp.array(True)))
+    placed: tuple[jax.Array, jax.Array] = lax.fori_loop(0, PASSES, move, (edges, jnp.array(True)))
+    return placed
 
+
+def integrate(
+    log_density: LogDensity, edges: jax.Array, periodic: jax.Array, wide: bool, parameters: tuple[jax.Array, ...]
+) -> Panels:
+    """Return the panels with these edges; all results are NaN if the log density is not `periodic`."""
+    dtype = np.dtype(edges.dtype)
+    work = FLOAT64 if wide else dtype
     nodes, weights, to_legendre, to_shape = rule(NODES[dtype.name])
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     pi = np.asarray(np.pi, dtype)
     beyond = jnp.where(edges <= -pi, 1, jnp.where(edges >= pi, -1, 0)).astype(dtype) * BEYOND_PI[dtype.name]
     width = jnp.diff(edges) + jnp.diff(beyond)
-    base = jnp.broadcast_to(edges[:-1, None], (count, nodes.size))
+    base = jnp.broadcast_to(edges[:-1, None], (width.size, nodes.size))
     step = beyond[:-1, None] + width[:, None] * jnp.asarray(nodes[None], dtype)
     levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
     with scope(wide):
@@ -277,17 +305,25 @@ def adapt(
     # Use deviations from the mean, so that small coefficients keep their digits.
     off = values - mean[:, None]
     shape = product(off, jnp.asarray(to_shape.T, dtype)).T
-    missed = mass_errors(*lax.stop_gradient((width, mean, product(off, jnp.asarray(to_legendre.T, dtype)))))
     mass = width * mean
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     total = sums[0, -1]
     probabilities = (width[:, None] * jnp.asarray(weights[None], dtype)) * values / total
-    # Assume that the rounding error of a log density is proportional to its size, since its terms are unknown.
-    size = lax.stop_gradient(jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0))
-    rounding = float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
     sums = jnp.concatenate([jnp.zeros((2, 1), dtype), sums], 1)
+    series = product(off, jnp.asarray(to_legendre.T, dtype))
+    missed = mass_errors(*lax.stop_gradient((width, mean, series)))
+    rounding = rounding_errors(*lax.stop_gradient((levels, probabilities)), work)
     error = lax.stop_gradient(estimate_error(sums, total, missed, rounding))
     return Panels(edges, beyond, width, mean, shape, sums, total, shift, base + step, probabilities, fall, error)
+
+
+def rounding_errors(levels: jax.Array, probabilities: jax.Array, work: np.dtype) -> jax.Array:
+    """Return the probability that rounding moves in each panel, from the log densities at its nodes, of dtype `work`.
+
+    The terms of a log density are unknown, so its rounding error is taken to be proportional to its size.
+    """
+    size = jnp.where(probabilities > 0, jnp.abs(levels) * probabilities, 0)
+    return float(np.finfo(work).eps) / 2 * jnp.sum(size, 1)
 
 
 def mass_errors(width: jax.Array, mean: jax.Array, series: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Tabulate the quantile of any density on the circle, so that a draw takes one look-up.
 
-Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `piecewise.table_grid`, which divide
-each octave equally. Each cell holds the polynomial through the quantile at some nodes.
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `table.GRID`, which divide each
+octave equally. Each cell holds the polynomial through the quantile at some nodes.
 
 Across a gap between two modes, or at the foot of a spike, the quantile has a step that no polynomial follows.
 Evaluating the tail probability at the table's angles shows which cells contain such a step. Up to `HARD` of these hard
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import piecewise
+from jax_von_mises.numerics import table
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.circular import panels
 from jax_von_mises.numerics.circular.evaluation import LogDensity
@@ -27,9 +27,8 @@ from jax_von_mises.numerics.elementary import clip
 
 # Largest number of cells with a second level. A gap between two modes takes up to eight.
 HARD = 24
-# Octaves of the second level on each side of its point, and cells in each, as a power of two.
-SUB_OCTAVES = {"float32": 16, "float64": 36}
-SUB_BITS = {"float32": 2, "float64": 3}
+# Cells of the second level on each side of its point, for the distance from it.
+SECOND_GRID = {"float32": table.OctaveGrid(16, 2), "float64": table.OctaveGrid(36, 3)}
 # Cells in which the tail has a larger relative error are hard.
 GOOD = {"float32": 1e-6, "float64": 2e-13}
 # Places in a cell of each level at which to check its polynomial against the tail probability.
@@ -66,10 +65,10 @@ class Cells(NamedTuple):
             cell_of: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], cells: Cells, *arrays: jax.Array
         ) -> jax.Array:
             t, from_end = split(*arrays)
-            row, place = piecewise.quantile_cell(t)
+            row, place = table.cell_of_tail(t)
             row = jnp.where(from_end, row + cells.hard.shape[0] // 2, row)
             limit = largest_angle(t.dtype)
-            return clip(piecewise.evaluate(*cell_of(row, place, cells)), -limit, limit)
+            return clip(table.evaluate(*cell_of(row, place, cells)), -limit, limit)
 
         def two_levels(cells: Cells, *arrays: jax.Array) -> jax.Array:
             flat = tuple(x.reshape(-1) for x in arrays)
@@ -107,39 +106,15 @@ def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Arra
 
 def second_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the polynomials of both levels, and the row and place in them, from those of the first level."""
-    name = np.dtype(place.dtype).name
-    octaves, bits = SUB_OCTAVES[name], SUB_BITS[name]
-    side = octaves << bits
+    grid = SECOND_GRID[place.dtype.name]
+    side = grid.octaves << grid.bits
     number = take(cells.hard, row)
     away = place - take(cells.point, jnp.maximum(number, 0))
-    distance = jnp.abs(away) * (1 - 2.0 ** (1 - octaves)) + 2.0**-octaves
-    second, second_place = octave_cell(distance, octaves, bits)
+    second, second_place = grid.cell(grid.from_unit(jnp.abs(away)))
     second = second + (cells.hard.shape[0] + number * (2 * side)) + jnp.where(away > 0, side, 0)
     hard = number >= 0
     both = jnp.concatenate([cells.coefficients, cells.further], 1)
     return both, jnp.where(hard, second, row), jnp.where(hard, second_place, place)
-
-
-def octave_cell(x: jax.Array, octaves: int, bits: int) -> tuple[jax.Array, jax.Array]:
-    """Return the cell (int32) of `x` in [2^-octaves, 1) with 2^bits cells per octave, and the place in it."""
-    info = np.finfo(x.dtype)
-    unsigned = np.uint64 if x.dtype == jnp.float64 else np.uint32
-    exponent = 1 - info.minexp
-    pattern = lax.bitcast_convert_type(x, unsigned)
-    row = (pattern >> unsigned(info.nmant - bits)) - unsigned((exponent - octaves) << bits)
-    mantissa = (pattern << unsigned(bits)) & unsigned((1 << info.nmant) - 1)
-    place = lax.bitcast_convert_type(mantissa | unsigned(exponent << info.nmant), x.dtype) - 1
-    return row.astype(jnp.int32), place
-
-
-def octave_places(places: np.ndarray, octaves: int, bits: int) -> np.ndarray:
-    """Return the numbers at `places` in each cell of `octave_cell`, of shape (cells, places)."""
-    cells = 2**bits
-    starts = 2.0 ** -np.arange(octaves, 0.0, -1.0)
-    numbers: np.ndarray = (starts[:, None, None] * (1 + (np.arange(cells)[:, None] + places) / cells)).reshape(
-        -1, len(places)
-    )
-    return numbers
 
 
 def shared(grid: np.ndarray, last: float) -> np.ndarray:
@@ -147,21 +122,22 @@ def shared(grid: np.ndarray, last: float) -> np.ndarray:
     return np.append(grid[:, :-1].reshape(-1), last)
 
 
-def polynomials(values: jax.Array, nodes: np.ndarray, steps: bool = False) -> jax.Array:
+def polynomials(values: jax.Array, steps: bool = False) -> jax.Array:
     """Return coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes.
 
     With `steps`, cells with a step (see `STEEP`) get a straight line.
     """
-    groups, degree = values.shape[0], len(nodes) - 1
+    groups, degree = values.shape[0], table.DEGREE[values.dtype.name]
     cells = values[:, :-1].reshape(groups, -1, degree)
     ends = jnp.concatenate([cells[:, 1:, 0], values[:, -1:]], 1)
     cells = jnp.concatenate([cells, ends[..., None]], -1).reshape(-1, degree + 1)
     if steps:
+        nodes = table.cell_nodes(degree)
         slopes = jnp.abs(jnp.diff(lax.stop_gradient(cells), axis=1)) / jnp.asarray(np.diff(nodes)[None], values.dtype)
         steep = jnp.max(slopes, 1) > STEEP * jnp.min(slopes, 1) + 1e-6
         line = cells[:, :1] + (cells[:, -1:] - cells[:, :1]) * jnp.asarray(nodes[None], values.dtype)
         cells = jnp.where(steep[:, None], line, cells)
-    return piecewise.cell_polynomials(cells, nodes)
+    return table.polynomials(cells)
 
 
 def checks(cells: int, at: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -201,17 +177,17 @@ def of_panels(divided: Panels) -> Table:
     """Tabulate the quantile of a density from its panels."""
     dtype = np.dtype(divided.edges.dtype)
     fixed = lax.stop_gradient(divided)
-    grid, nodes = piecewise.table_grid(dtype)
+    grid = table.tails(dtype)
     cells = len(grid)
     t = shared(grid, 0.5)
     both = jnp.asarray(np.repeat([False, True], t.size))
     x, _ = panels.quantile(divided, jnp.asarray(np.tile(t, 2), dtype) * divided.total, both)
-    coefficients = polynomials(x.reshape(2, -1), nodes)
+    coefficients = polynomials(x.reshape(2, -1))
 
     start = np.tile(grid[:, 0], 2)
     extent = np.tile(grid[:, -1] - grid[:, 0], 2)
     rows, places = checks(2 * cells, CHECKED[dtype.name])
-    angle = piecewise.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
+    angle = table.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
     error = tail_error(
         fixed, angle, jnp.asarray(start[rows] + places * extent[rows], dtype), jnp.asarray(rows >= cells)
     )
@@ -221,50 +197,49 @@ def of_panels(divided: Panels) -> Table:
     numbers = jnp.where(needed, jnp.arange(HARD, dtype=jnp.int32), -1)
     hard = jnp.full(2 * cells, -1, jnp.int32).at[cell].set(numbers)
     hard_cells = cell >= cells, *(take(jnp.asarray(a, dtype), cell) for a in (start, extent))
-    refine = functools.partial(second_level, nodes=nodes)
 
     def none(divided: Panels, *_: jax.Array) -> tuple[jax.Array, ...]:
-        results = jax.eval_shape(refine, divided, *hard_cells)
+        results = jax.eval_shape(second_level, divided, *hard_cells)
         return tuple(jnp.zeros(x.shape, x.dtype) for x in results)
 
-    point, further, remaining = lax.cond(jnp.any(needed), refine, none, divided, *hard_cells)
+    point, further, remaining = lax.cond(jnp.any(needed), second_level, none, divided, *hard_cells)
     left = jnp.where(needed, BETWEEN_SECOND * remaining, BETWEEN * worst[:HARD])
     interpolation = jnp.maximum(BETWEEN * worst[HARD], jnp.max(left))
     return Table(Cells(coefficients, hard, point, further), divided, divided.error + interpolation)
 
 
 def second_level(
-    divided: Panels, from_end: jax.Array, low: jax.Array, extent: jax.Array, *, nodes: np.ndarray
+    divided: Panels, from_end: jax.Array, low: jax.Array, extent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the points, polynomials and remaining errors of hard cells, with t from `low` to `low` + `extent`."""
     dtype = np.dtype(low.dtype)
     fixed = lax.stop_gradient(divided)
-    octaves, bits = SUB_OCTAVES[dtype.name], SUB_BITS[dtype.name]
+    grid = SECOND_GRID[dtype.name]
     point = (step_in(fixed, from_end, low, low + extent) - low) / extent
     point = jnp.minimum(jnp.maximum(point, 0), 1)[:, None, None]
 
-    def places_of(grid: np.ndarray) -> jax.Array:
+    def places_of(numbers: np.ndarray) -> jax.Array:
         """Return the places in the hard cell (HARD, 2, n) on both sides of its point; some are outside of [0, 1]."""
-        distance = jnp.asarray((grid - 2.0**-octaves) / (1 - 2.0 ** (1 - octaves)), dtype)[None, None]
+        distance = jnp.asarray(grid.to_unit(numbers), dtype)[None, None]
         sign = jnp.asarray(np.array([-1.0, 1.0])[None, :, None], dtype)
         return point + sign * distance
 
     def tails_of(places: jax.Array) -> jax.Array:
         return low[:, None, None] + extent[:, None, None] * places
 
-    grid = octave_places(nodes, octaves, bits)
-    t = tails_of(places_of(shared(grid, 1.0)))
+    at_nodes = grid.numbers(table.cell_nodes(table.DEGREE[dtype.name]))
+    t = tails_of(places_of(shared(at_nodes, 1.0)))
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     mass = jnp.maximum(t, 0) * divided.total
     x, _ = panels.quantile(divided, mass.reshape(-1), sides.reshape(-1))
-    further = polynomials(x.reshape(2 * HARD, -1), nodes, steps=True)
-    rows, places = checks(HARD * 2 * len(grid), CHECKED_SECOND[dtype.name])
-    t = tails_of(places_of(octave_places(np.array(CHECKED_SECOND[dtype.name]), octaves, bits).reshape(-1)))
+    further = polynomials(x.reshape(2 * HARD, -1), steps=True)
+    rows, places = checks(HARD * 2 * len(at_nodes), CHECKED_SECOND[dtype.name])
+    t = tails_of(places_of(grid.numbers(np.array(CHECKED_SECOND[dtype.name])).reshape(-1)))
     # Check the whole of a cell of the second level of which only a part is in the hard cell.
-    ends = jnp.stack([places_of(grid[:, 0]), places_of(grid[:, -1])])
+    ends = jnp.stack([places_of(at_nodes[:, 0]), places_of(at_nodes[:, -1])])
     used = (jnp.max(ends, 0) >= 0) & (jnp.min(ends, 0) <= 1)
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
-    angle = piecewise.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
+    angle = table.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
     error = tail_error(fixed, angle, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
     error = jnp.max(error.reshape(*used.shape, -1), -1)
     return point[:, 0, 0], further, jnp.max(jnp.where(used, error, 0), (1, 2))

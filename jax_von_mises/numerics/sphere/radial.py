@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 
-from jax_von_mises.numerics import coefficients, piecewise, xla
+from jax_von_mises.numerics import coefficients, xla
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.elementary import (
     LN2_HEAD,
@@ -44,6 +44,7 @@ from jax_von_mises.numerics.elementary import (
     with_slopes,
 )
 from jax_von_mises.numerics.sphere import fits
+from jax_von_mises.numerics.table import QuantileTable, two_tails
 
 # Above this concentration, the distribution of (1 - w) kappa equals its limit to rounding.
 KAPPA_MAX = 1e18
@@ -495,50 +496,40 @@ def share_at(t: jax.Array, near: jax.Array, kappa: jax.Array, dimension: int) ->
     return quantile_share(t, near, kappa, dimension)
 
 
-def table_places(kappa: jax.Array, dimension: int) -> tuple[jax.Array, np.ndarray, Mode, np.ndarray]:
-    """Return the shares at the nodes of a table for one `kappa`, the sides and modes there, and the nodes in a cell."""
-    t, nodes = piecewise.table_grid(np.dtype(kappa.dtype))
-    half = t.shape[0]
-    limit = jnp.broadcast_to(jnp.minimum(kappa, KAPPA_MAX), (2 * half, t.shape[1]))
-    near = np.broadcast_to(np.arange(2 * half)[:, None] < half, limit.shape)
-    signed = share_at(np.concatenate([t, t]).astype(kappa.dtype), near, limit, dimension)
-    return signed, near, Mode.of(limit, dimension - 1, near), nodes
+def table_places(kappa: jax.Array, dimension: int) -> tuple[jax.Array, np.ndarray, Mode]:
+    """Return the shares at the nodes of a table for one `kappa`, and the sides and modes there."""
+    t, near = two_tails(kappa.dtype)
+    limit = jnp.broadcast_to(jnp.minimum(kappa, KAPPA_MAX), t.shape)
+    signed = share_at(t.astype(kappa.dtype), near, limit, dimension)
+    return signed, near, Mode.of(limit, dimension - 1, near)
 
 
-def odds_table(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Tabulate the odds divided by those of the mode for one `kappa`, near side first, in the cells of `table_grid`."""
-    signed, near, mode, nodes = table_places(kappa, dimension)
+def odds_table(kappa: jax.Array, dimension: int) -> QuantileTable:
+    """Tabulate the odds divided by those of the mode for one `kappa`, near side first."""
+    signed, near, mode = table_places(kappa, dimension)
     small = jnp.abs(signed)
     odds = jnp.where((signed >= 0) == near, small * (1 / (1 - small)), (1 - small) * (1 / small))
-    return piecewise.cell_polynomials(odds * (mode.other * (1 / mode.own)), nodes)
+    return QuantileTable.of(odds * (mode.other * (1 / mode.own)))
 
 
-def slope_table(kappa: jax.Array, dimension: int) -> jax.Array:
-    """Tabulate `slope_of_distance` for one `kappa`, in the cells of `odds_table`."""
+def slope_table(kappa: jax.Array, dimension: int) -> QuantileTable:
+    """Tabulate `slope_of_distance` for one `kappa`, near side first."""
     n = dimension - 1
-    signed, near, mode, nodes = table_places(kappa, dimension)
+    signed, near, mode = table_places(kappa, dimension)
     place = Place.of(jnp.abs(signed), (signed >= 0) == near, n, mode)
-    slopes = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[kappa.dtype.name])
-    return piecewise.cell_polynomials(slopes, nodes)
-
-
-def look_up(t: jax.Array, near: jax.Array, table: jax.Array, out_sharding: NamedSharding | None = None) -> jax.Array:
-    """Evaluate an `odds_table` or a `slope_table`."""
-    cell, place = piecewise.quantile_cell(t)
-    cell = cell + jnp.where(near, 0, table.shape[1] // 2).astype(cell.dtype)
-    return piecewise.evaluate(table, cell, place, out_sharding)
+    return QuantileTable.of(slope_of_distance(place, mode, n, fits.SMALLEST_WORD[kappa.dtype.name]))
 
 
 def look_up_share(
     t: jax.Array,
     near: jax.Array,
-    table: jax.Array,
+    table: QuantileTable,
     kappa: jax.Array,
     dimension: int,
     out_sharding: NamedSharding | None = None,
 ) -> jax.Array:
     """Evaluate `quantile_share` from an `odds_table`."""
-    odds = look_up(t, near, table, out_sharding)
+    odds = table.at(t, ~near, out_sharding)
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), dimension - 1, near)
     own = mode.own * odds
     own_small = own < mode.other

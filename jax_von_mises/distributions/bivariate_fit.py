@@ -1,13 +1,8 @@
-r"""Compute densities and moments of the bivariate von Mises distributions, and maximum likelihood estimates.
-
-With a = phi - `phi_loc` and b = psi - `psi_loc`, the density of a pair of angles is proportional to
-:math:`\exp(k_1\cos a + k_2\cos b + r\,W)`, where W is sin a sin b in the sine model and -cos(a - b) in the cosine
-model. The methods of the classes `SineBivariateVonMises` and `CosineBivariateVonMises` call these functions.
-"""
+"""Fit the distributions of pairs of angles by maximum likelihood, for one data set or the components of a mixture."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +10,15 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jax_von_mises import arguments
 from jax_von_mises.functions.samples import WeightedSets, shares, total
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.bivariate import models, moments
-from jax_von_mises.numerics.circle import deviation, less_turns, wrap
+from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.elementary import nan_unless
 
 Kind = type[models.Sine | models.Cosine]
-T = TypeVar("T")
-NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
+# The two locations, the two concentrations and the correlation.
+Parameters = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 # If the likelihood has no maximum, the concentrations estimated by `fit` end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
 # Largest numbers of Newton steps, in `fit` and within one step of expectation maximisation.
@@ -40,129 +34,6 @@ INTERACTION: dict[Kind, list[list[int]]] = {
 }
 # Largest correlation coefficient of an initial estimate, in magnitude.
 LARGEST_CORRELATION = 0.99
-
-
-class Estimate(NamedTuple):
-    """A value or a standard error for each parameter."""
-
-    phi_loc: jax.Array
-    """In radians."""
-    psi_loc: jax.Array
-    """In radians."""
-    phi_concentration: jax.Array
-    psi_concentration: jax.Array
-    correlation: jax.Array
-
-
-class Moments(NamedTuple):
-    """Means of the three statistics of a model."""
-
-    phi_cosine: jax.Array
-    """Mean of cos(phi - phi_loc)."""
-    psi_cosine: jax.Array
-    """Mean of cos(psi - psi_loc)."""
-    interaction: jax.Array
-    """Mean of sin(phi - phi_loc) sin(psi - psi_loc) in the sine model, and of -cos(phi - phi_loc - psi + psi_loc) in
-    the cosine model."""
-
-
-def checked(caller: str, **values: ArrayLike) -> tuple[tuple[Any, ...], np.dtype]:
-    """Check the named `values` and return them as arrays that broadcast together, with the dtype of the result."""
-    arrays, dtype = arguments.parameters(caller, None, **values)
-    arguments.result_shape(caller, None, **arrays)
-    return tuple(arrays.values()), dtype
-
-
-def by_dtype(function: Callable[..., T]) -> Callable[[Kind, tuple[Any, ...], np.dtype], T]:
-    """Compile ``function(kind, *values)`` and round its result to a dtype.
-
-    All values that are not scalars get the same number of axes.
-    """
-
-    @functools.partial(jax.jit, static_argnums=(0, 2))
-    def compiled(kind: Kind, values: tuple[Any, ...], dtype: np.dtype) -> Any:
-        compute = arguments.compute_dtype(dtype)
-        arrays = [jnp.asarray(x, compute) for x in values]
-        ndim = max(x.ndim for x in arrays)
-        arrays = [x.reshape((1,) * (ndim - x.ndim) + x.shape) if x.ndim else x for x in arrays]
-        return jax.tree.map(lambda x: x.astype(dtype), function(kind, *arrays))
-
-    return compiled
-
-
-def of_model(k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Broadcast the parameters to one shape, with NaN for a negative concentration or an infinite parameter."""
-    k1, k2, r = jnp.broadcast_arrays(k1, k2, r)
-    return (
-        nan_unless(k1, (k1 >= 0) & (k1 < jnp.inf)),
-        nan_unless(k2, (k2 >= 0) & (k2 < jnp.inf)),
-        nan_unless(r, jnp.abs(r) < jnp.inf),
-    )
-
-
-@by_dtype
-def _log_prob(
-    kind: Kind,
-    phi: jax.Array,
-    psi: jax.Array,
-    phi_loc: jax.Array,
-    psi_loc: jax.Array,
-    k1: jax.Array,
-    k2: jax.Array,
-    r: jax.Array,
-) -> jax.Array:
-    k1, k2, r = of_model(k1, k2, r)
-    a, b = deviation(phi, phi_loc)[0], deviation(psi, psi_loc)[0]
-    log_total = moments.log_total(kind, k1, k2, r)
-    a, b, k1, k2, r, log_total = jnp.broadcast_arrays(a, b, k1, k2, r, log_total)
-    return moments.exponent(kind, a, b, k1, k2, r) - log_total
-
-
-def log_prob(kind: Kind, caller: str, value: ArrayLike, parameters: Mapping[str, ArrayLike]) -> jax.Array:
-    """Return the logarithm of the density at pairs `value`, per square radian; `parameters` are ordered as `NAMES`."""
-    pairs = arguments.parameter(caller, "value", value)
-    if np.ndim(pairs) == 0 or np.shape(pairs)[-1] != 2:
-        raise ValueError(
-            f"{caller}: value has shape {np.shape(pairs)}, but its last axis must hold the two angles of a pair, phi "
-            "and psi. Put them together with jnp.stack([phi, psi], axis=-1)."
-        )
-    given, dtype = checked(caller, phi=pairs[..., 0], psi=pairs[..., 1], **parameters)
-    return _log_prob(kind, given, dtype)
-
-
-@by_dtype
-def _means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> Moments:
-    k1, k2, r = of_model(k1, k2, r)
-    return Moments(*model_means(kind, k1, k2, r))
-
-
-def model_means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[jax.Array]:
-    """Return the means of the three statistics."""
-    zero = jnp.zeros_like(k1)
-    anchors = 1, 1, kind.at_zero()
-    at_zero = moments.rises(kind, zero, zero, k1, k2, r)
-    return [x + (y - z) for x, y, z in zip(anchors, moments.mean_rises(kind, k1, k2, r), at_zero, strict=True)]
-
-
-def means(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike]) -> Moments:
-    """Return the means of the three statistics of a model."""
-    given, dtype = checked(caller, **parameters)
-    return _means(kind, given, dtype)
-
-
-@by_dtype
-def _entropy(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
-    k1, k2, r = of_model(k1, k2, r)
-    return moments.log_total(kind, k1, k2, r) - moments.inner((k1, k2, r), moments.mean_rises(kind, k1, k2, r))
-
-
-def entropy(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike]) -> jax.Array:
-    """Return the differential entropy in nats."""
-    given, dtype = checked(caller, **parameters)
-    return _entropy(kind, given, dtype)
-
-
-# ---------------------------------------------------------------------------------------------- maximum likelihood
 
 
 class Sums(NamedTuple):
@@ -239,7 +110,7 @@ def log_likelihood(kind: Kind, sums: Sums, parameters: jax.Array) -> tuple[jax.A
         [jnp.stack([jnp.sum(k * by_alpha_alpha), mixed]), jnp.stack([mixed, jnp.sum(k * by_beta_beta)])]
     )
     across = jnp.stack([by_alpha, by_beta])
-    curvature = jnp.block([[-of_locs, -across], [-across.T, jnp.asarray(covariance)]])
+    curvature = jnp.block([[-of_locs, -across], [-across.T, covariance]])
     return value, slopes, curvature
 
 
@@ -321,7 +192,7 @@ def fit(
     samples: ArrayLike,
     weights: ArrayLike | None = None,
     axis: int | Sequence[int] | None = None,
-) -> Estimate:
+) -> Parameters:
     """Return the maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
     sets = WeightedSets.of(caller, "pair", samples, weights, axis, event_ndim=1)
     shape = np.shape(sets.samples)
@@ -330,12 +201,12 @@ def fit(
             f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
             "Put them together with jnp.stack([phi, psi], axis=-1)."
         )
-    estimate: Estimate = _fit(kind, sets)
+    estimate: Parameters = _fit(kind, sets)
     return estimate
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _fit(kind: Kind, sets: WeightedSets) -> Estimate:
+def _fit(kind: Kind, sets: WeightedSets) -> Parameters:
     (phi, psi), share = sets.rows()
     compute, kept = phi.dtype, sets.kept
     first, second = (jnp.arctan2(total(share * jnp.sin(x)), total(share * jnp.cos(x))) for x in (phi, psi))
@@ -352,7 +223,8 @@ def _fit(kind: Kind, sets: WeightedSets) -> Estimate:
     found = jax.vmap(climb, in_axes=-1, out_axes=-1)(flat).reshape((5, *kept))
     good = jnp.isfinite(share).all(-1) & jnp.isfinite(origins[0] + origins[1])
     locs = [less_turns(origin + shift, 0.0) for origin, shift in zip(origins, found[:2], strict=True)]
-    return Estimate(*(nan_unless(value, good).astype(sets.dtype) for value in (*locs, *found[2:])))
+    alpha, beta, k1, k2, r = (nan_unless(value, good).astype(sets.dtype) for value in (*locs, *found[2:]))
+    return alpha, beta, k1, k2, r
 
 
 def component_sums(samples: jax.Array, weights: jax.Array, origins: tuple[jax.Array, jax.Array]) -> Sums:
@@ -365,15 +237,17 @@ def component_sums(samples: jax.Array, weights: jax.Array, origins: tuple[jax.Ar
     return sums_of(phi, psi, share, origins)
 
 
-def about_origins(parameters: jax.Array, sums: Sums) -> Estimate:
+def about_origins(parameters: jax.Array, sums: Sums) -> Parameters:
     """Return estimates from `parameters` whose locations are measured from the origins of `sums`."""
     locs = (less_turns(origin + loc, 0.0) for origin, loc in zip(sums.origins, parameters[:2], strict=True))
-    return Estimate(*locs, *parameters[2:])
+    alpha, beta = locs
+    _, _, k1, k2, r = parameters
+    return alpha, beta, k1, k2, r
 
 
 def climb_from(
     kind: Kind, parameters: Iterable[ArrayLike], samples: jax.Array, weights: jax.Array, largest: jax.Array
-) -> Estimate:
+) -> Parameters:
     """Improve `parameters` of shape (j,) by a few steps, for samples of shape (n, 2) and weights (n, j)."""
     start = jnp.stack([jnp.asarray(x, samples.dtype) for x in parameters])
     sums = component_sums(samples, weights, (start[0], start[1]))
@@ -386,96 +260,8 @@ def climb_from(
 
 def rough(
     kind: Kind, samples: jax.Array, weights: jax.Array, places: jax.Array, limits: tuple[float, float]
-) -> Estimate:
+) -> Parameters:
     """Estimate parameters of shape (j,) without iteration, near `places` (j, 2); see `starts` and `climb_from`."""
     sums = component_sums(samples, weights, (places[:, 0], places[:, 1]))
     joint = jax.vmap(lambda sums: starts(kind, sums, limits)[1], in_axes=-1, out_axes=-1)(sums)
     return about_origins(joint, sums)
-
-
-@by_dtype
-def _standard_errors(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array, size: jax.Array) -> Estimate:
-    k1, k2, r, size = jnp.broadcast_arrays(*of_model(k1, k2, r), nan_unless(jnp.abs(size), size >= 0))
-    root = lax.rsqrt(size)
-    of_concentrations = jnp.moveaxis(jnp.asarray(moments.cumulants(kind, k1, k2, r).covariance), (0, 1), (-2, -1))
-    unit = lax.rsqrt(jnp.diagonal(of_concentrations, axis1=-2, axis2=-1))
-    inverse = jnp.linalg.inv(of_concentrations * unit[..., :, None] * unit[..., None, :])
-    of_k = unit * jnp.sqrt(jnp.diagonal(inverse, axis1=-2, axis2=-1))
-    first, second, both = moments.location_information(kind, k1, k2, r)
-    # Determinant of the Fisher information about the two locations.
-    rest = first * second - both * both
-    of_locs = jnp.sqrt(second / rest), jnp.sqrt(first / rest)
-    return Estimate(*(root * x for x in (*of_locs, *jnp.moveaxis(of_k, -1, 0))))
-
-
-def standard_errors(kind: Kind, caller: str, parameters: Mapping[str, ArrayLike], size: ArrayLike) -> Estimate:
-    """Return the standard errors of `fit` for `size` pairs, from the Fisher information."""
-    named = {name: parameters[name] for name in NAMES[2:]}
-    given, dtype = checked(caller, **named, size=size)
-    return _standard_errors(kind, given, dtype)
-
-
-# ---------------------------------------------------------------------- marginal and conditional distributions
-
-
-@by_dtype
-def _marginal_log_prob(
-    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
-) -> jax.Array:
-    k1, k2, r = of_model(k1, k2, r)
-    a = deviation(phi, phi_loc)[0]
-    log_total = moments.log_total(kind, k1, k2, r)
-    a, k1, k2, r, log_total = jnp.broadcast_arrays(a, k1, k2, r, log_total)
-    return moments.marginal_log_density(kind, a, k1, k2, r) - log_total
-
-
-def marginal_log_prob(kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]) -> jax.Array:
-    """Return the logarithm of the marginal density of the first angle, per radian."""
-    named = {name: parameters[name] for name in NAMES if name != "psi_loc"}
-    given, dtype = checked(caller, phi=phi, **named)
-    return _marginal_log_prob(kind, given, dtype)
-
-
-def _marginal_log_density(
-    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
-) -> jax.Array:
-    k1, k2, r = of_model(k1, k2, r)
-    return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
-
-
-# Unnormalised log marginal density of the first angle in each model, as a function of an angle and scalar parameters.
-MARGINALS = {kind: functools.partial(_marginal_log_density, kind) for kind in (models.Sine, models.Cosine)}
-
-
-@by_dtype
-def _modes_of_marginal(kind: Kind, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
-    k1, k2, r = of_model(k1, k2, r)
-    model = kind.of(k1, k2, r)
-    mode = jnp.where(model.flip < 0, np.pi - model.mode, model.mode)
-    return wrap(jnp.stack([mode, -mode]), less_turns(phi_loc, 0.0))
-
-
-def modes_of_marginal(
-    kind: Kind, caller: str, phi_loc: ArrayLike, k1: ArrayLike, k2: ArrayLike, r: ArrayLike
-) -> jax.Array:
-    """Return the two angles, possibly equal, at which the exponent of the first angle's marginal density is largest."""
-    given, dtype = checked(caller, phi_loc=phi_loc, k1=k1, k2=k2, r=r)
-    return lax.stop_gradient(_modes_of_marginal(kind, given, dtype))
-
-
-@by_dtype
-def _conditional(
-    kind: Kind, phi: jax.Array, phi_loc: jax.Array, psi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    k1, k2, r = of_model(k1, k2, r)
-    a, psi_loc, k1, k2, r = jnp.broadcast_arrays(deviation(phi, phi_loc)[0], psi_loc, k1, k2, r)
-    rho, direction = moments.second_given_first(kind, a, k1, k2, r)
-    return less_turns(psi_loc + direction, 0.0), rho
-
-
-def conditional(
-    kind: Kind, caller: str, phi: ArrayLike, parameters: Mapping[str, ArrayLike]
-) -> tuple[jax.Array, jax.Array]:
-    """Return the location and the concentration of the second angle, given the first angle `phi`."""
-    given, dtype = checked(caller, phi=phi, **parameters)
-    return _conditional(kind, given, dtype)
