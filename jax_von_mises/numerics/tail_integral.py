@@ -20,12 +20,12 @@ for the tail and for the centre.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
 from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
@@ -47,18 +47,21 @@ def gauss_legendre(count: int) -> tuple[list[float], list[float]]:
     return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
 
 
-# Nodes, weights and cut-off exponent for tails that no sample reaches.
-FAR_NODES, FAR_WEIGHTS = gauss_legendre(12)
-FAR_DEPTH = 18.0
+class Rule(NamedTuple):
+    """A quadrature rule on [0, 1] for the interval of half angles up to where the tail is cut off."""
+
+    nodes: Sequence[float]
+    weights: Sequence[float]
+    depth: float
+    """By how much the exponent grows up to the cut-off."""
 
 
-def rule(dtype: DTypeLike, far: bool = False) -> tuple[Sequence[float], Sequence[float], float]:
-    """Return the nodes, weights and cut-off exponent of the quadrature."""
-    if dtype == jnp.float64:
-        return coefficients.RULE64_NODES, coefficients.RULE64_WEIGHTS, coefficients.RULE64_DEPTH
-    if far:
-        return FAR_NODES, FAR_WEIGHTS, FAR_DEPTH
-    return coefficients.RULE_NODES, coefficients.RULE_WEIGHTS, coefficients.RULE_DEPTH
+RULES = {
+    "float32": Rule(coefficients.RULE_NODES, coefficients.RULE_WEIGHTS, coefficients.RULE_DEPTH),
+    "float64": Rule(coefficients.RULE64_NODES, coefficients.RULE64_WEIGHTS, coefficients.RULE64_DEPTH),
+}
+# The float32 rule for tails that no sample reaches.
+FAR_RULE = Rule(*gauss_legendre(12), 18.0)
 
 
 def integrals(
@@ -66,9 +69,8 @@ def integrals(
     kappa: jax.Array,
     inverse: jax.Array,
     order: int = 0,
-    dtype_rule: DTypeLike | None = None,
-    far: bool = False,
-    deep: jax.Array | None = None,
+    rule: Rule | None = None,
+    deep: bool | jax.Array = True,
 ) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
     """Return J, J1 and J2 at `x` up to `order`, whether they are integrals over the centre, and the `HalfAngle`.
 
@@ -76,31 +78,16 @@ def integrals(
     depth, or to pi / 2. Differences of exponents come from sin^2 b - sin^2 a = sin(b - a) sin(b + a), because
     subtracting the two large exponents would leave their rounding errors.
 
-    `far` selects nodes for tails that no sample reaches. With the nodes for samples, `deep` marks the elements in such
-    tails; the results of other elements do not depend on it.
+    By default, the `rule` is that for samples of the dtype. `deep` tells which elements may be in tails that no sample
+    reaches: all, none, or those of a mask, on which the results of other elements do not depend.
     """
-    nodes, weights, depth = rule(dtype_rule or x.dtype, far)
-    half = HalfAngle.of(x, exact=far or x.dtype == jnp.float64)
-    s0, sin_x, cos_x = half.square, half.sin, half.cos
-    centre = 2 * s0 * (1 + kappa) < CENTRE
-    s1 = jnp.minimum(s0 + xla.round_here((0.5 * depth) * inverse, 2), 1)
-    end = lax.sqrt(s1) * polynomial(coefficients.CUT, 1 - s1)
-    tail, cut = end - half.angle, s1 < 1
-    if far or order > 0 or deep is not None:
-        # Far in the tail at large concentrations, the difference above cancels, and the interval comes from
-        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, because the integrand is tiny there.
-        delta = (0.5 * depth) * inverse
-        sine = delta / jnp.maximum(sin_x, float(np.finfo(x.dtype).tiny))
-        short = sine < SHORT * sin_x
-        if deep is None:
-            cut = delta < half.rest
-        else:
-            short = short & deep
-        tail = jnp.where(short, delta / (sin_x + sine * cos_x), tail)
-    span = jnp.where(centre, -half.angle, jnp.where(cut, tail, half.to_pole))
+    rule = rule or RULES[x.dtype.name]
+    half = HalfAngle.of(x, exact=rule is FAR_RULE or x.dtype == jnp.float64)
+    centre = 2 * half.square * (1 + kappa) < CENTRE
+    span = jnp.where(centre, -half.angle, tail_span(half, inverse, rule.depth, deep))
     complement = bessel.ratio_complement(kappa, inverse) if order > 0 else 0.0
     slope = bessel.slope(kappa) if order > 1 else 0.0
-    exponent_at = exponents(sin_x, cos_x, span, kappa)
+    exponent_at = exponents(half.sin, half.cos, span, kappa)
 
     def term(node: float | jax.Array, weight: float | jax.Array) -> tuple[jax.Array, ...]:
         exponent = exponent_at(node)
@@ -108,11 +95,30 @@ def integrals(
         if order == 0:
             return (value,)
         rise = exponent * ((-0.5 / LOG2_E) * inverse)
-        factor = complement - 2 * (s0 + rise)
+        factor = complement - 2 * (half.square + rise)
         first = value, value * factor
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
-    return [span * total for total in xla.add_terms(term, nodes, weights, x)], centre, half
+    return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x)], centre, half
+
+
+def tail_span(half: HalfAngle, inverse: jax.Array, depth: float, deep: bool | jax.Array) -> jax.Array:
+    """Return the length of a tail's interval of half angles (see `integrals`)."""
+    growth = (0.5 * depth) * inverse
+    square_at_end = jnp.minimum(half.square + xla.round_here(growth, 2), 1)
+    end = lax.sqrt(square_at_end) * polynomial(coefficients.CUT, 1 - square_at_end)
+    tail, cut = end - half.angle, square_at_end < 1
+    if deep is not False:
+        # Far in the tail at large concentrations, the difference above cancels, and the interval comes from
+        # sin(b - a) = (sin^2 b - sin^2 a) / sin(b + a). Its end need not be exact, because the integrand is tiny there.
+        sine = growth / jnp.maximum(half.sin, float(np.finfo(inverse.dtype).tiny))
+        short = sine < SHORT * half.sin
+        if deep is True:
+            cut = growth < half.rest
+        else:
+            short = short & deep
+        tail = jnp.where(short, growth / (half.sin + sine * half.cos), tail)
+    return jnp.where(cut, tail, half.to_pole)
 
 
 def exponents(

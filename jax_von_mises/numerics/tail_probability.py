@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises.numerics.density import density, density_root, log_density, rescaled, score
+from jax_von_mises.numerics.density import HalfAngle, density, density_root, log_density, rescaled, score
 from jax_von_mises.numerics.elementary import with_slopes
-from jax_von_mises.numerics.tail_integral import derivative, integrals
+from jax_von_mises.numerics.tail_integral import FAR_RULE, derivative, integrals
 
 
 @with_slopes(lambda y, x, kappa: (density(x, kappa), -density(x, kappa) * odd_derivative(x, kappa)))
@@ -38,13 +38,18 @@ def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
     return jnp.maximum(sides(x, kappa)[0], 0)
 
 
+def far_integral(x: jax.Array, kappa: jax.Array) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
+    """Return `integrals` for tails of any size."""
+    return integrals(x, kappa, 1 / kappa, rule=FAR_RULE if x.dtype == jnp.float32 else None)
+
+
 def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return P(X > x) and P(0 < X < x), with full relative accuracy; they sum to 1/2.
 
     The first is negative between pi and the float nearest pi.
     """
     moved, k, _ = rescaled(x, kappa)
-    (j,), centre, half = integrals(moved, k, 1 / k, far=True)
+    (j,), centre, half = far_integral(moved, k)
     root, n = density_root(half, k, 1 / k)
     mass = ((j / n) * root) * root
     return jnp.where(centre, 0.5 + mass, mass), jnp.where(centre, -mass, 0.5 - mass)
@@ -73,7 +78,7 @@ def tail_rate(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax
     The mask is true where P is so small that log P must come from P = J p. The rate is 1 / J there, and 1 elsewhere.
     """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
-    (j,), centre, _ = integrals(moved, k, 1 / k, far=True)
+    (j,), centre, _ = far_integral(moved, k)
     # Where a rescaled angle is not small, 1 / J is the slope of log p to rounding. For floats beyond pi, J is set to 0.
     steep = (factor > 1) & (moved > 1e-3)
     rate = jnp.where(steep, kappa * jnp.abs(jnp.sin(x)), factor / jnp.maximum(j, 0))

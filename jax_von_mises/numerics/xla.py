@@ -114,26 +114,29 @@ def _by_platform_jvp(
     tangents: tuple[Any, ...],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
     # Compute slopes as further results of the same program. Otherwise, in reverse mode, each platform's branch would
-    # also store residuals in the shapes of the other branches.
+    # also store residuals in the shapes of the other branches. For example, if `compute` returns (f,) for the arrays
+    # (a, b), and only b has a tangent, `tangent_of` is {1: db}, the program returns (f, df/db), and the rule returns
+    # (f,) and (df/db * db,). If both have tangents, the program returns (f, df/da, df/db).
     constants, *arrays = primals
-    moved = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
+    tangent_of = {j: t for j, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
 
-    def with_slopes(shape: Shape, constants: Any, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def values_and_slopes(shape: Shape, constants: Any, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         def values(moving: dict[int, jax.Array]) -> tuple[jax.Array, ...]:
             return compute(shape, constants, *(moving.get(j, x) for j, x in enumerate(arrays)))
 
-        moving = {j: arrays[j] for j in moved}
+        moving = {j: arrays[j] for j in tangent_of}
         results: tuple[jax.Array, ...]
         results, push = jax.linearize(values, moving)
-        for j in moved:
+        for j in tangent_of:
+            # The function is elementwise, so a tangent of 1 for every element of one array gives the slopes.
             results += push({i: jnp.full_like(x, i == j) for i, x in moving.items()})
         return results
 
-    slope_dtypes = (arrays[0].dtype,) * (len(dtypes) * len(moved))
-    results = _by_platform(with_slopes, shape, rows, dtypes + slope_dtypes, constants, *arrays)
+    slope_dtypes = (arrays[0].dtype,) * (len(dtypes) * len(tangent_of))
+    results = _by_platform(values_and_slopes, shape, rows, dtypes + slope_dtypes, constants, *arrays)
     values, slopes = results[: len(dtypes)], iter(results[len(dtypes) :])
     total = [jnp.zeros(shape, arrays[0].dtype)] * len(dtypes)
-    for tangent in moved.values():
+    for tangent in tangent_of.values():
         total = [x + next(slopes) * jnp.broadcast_to(tangent, shape) for x in total]
     return values, tuple(x.astype(dtype) for x, dtype in zip(total, dtypes, strict=True))
 

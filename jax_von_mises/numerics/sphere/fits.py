@@ -291,44 +291,82 @@ def computed_guess(n: int, smallest: float, near: bool) -> Guess:
     """Fit a `fitted_guess`.
 
     With the mode y*, the polynomial approximates (y - y*) sqrt(n (1 + s^2)), or y minus `closed_base` (see
-    `CLOSED_BASE_BELOW`). Least squares with Lawson's weights approaches the minimax error of the logarithm of t.
+    `CLOSED_BASE_BELOW`). The error to minimise is that of the logarithm of t.
     """
     base = corrects_closed_base(n, smallest, near)
-    degrees = (4, 4) if near else (5, 8) if base else (6, 12)
-    if smallest < DEEP and not near:
-        degrees = (8, 12) if base else (10, 20)
     x = np.concatenate([[1.0], chebyshev_points(31), [-1.0]])
     s = np.clip((1 + x) / 2, 1e-6, 1 - 1e-7)[:, None]
     signed = s if near else -s
+    largest = float(np.sqrt(LEVEL - np.log(2 * smallest)) - np.sqrt(LEVEL))
+    level = np.linspace(0, largest, 32)
+    t = 0.5 * np.exp(LEVEL - (level + np.sqrt(LEVEL)) ** 2)
+    distance = reference_quantile(n, signed, t, smallest)
+    width = np.sqrt(n * (1 + s * s))
+    # The error of log t is that of y times the slope of f, but at the mode, where that slope is 0, times the width.
+    weight = np.maximum(slope_of_density(n, signed, distance), width)
+    if base:
+        target = np.arctanh(signed) + distance - closed_base(n, t, s)
+    else:
+        target, weight = distance * width, weight / width
+    table, error = lawson((x, 2 * level / largest - 1), guess_degrees(smallest, near, base), target, weight)
+    return Guess(to_powers(table), largest, base, error)
+
+
+def guess_degrees(smallest: float, near: bool, base: bool) -> tuple[int, int]:
+    """Return the degrees of a `Guess` in the level and in s."""
+    if near:
+        return 4, 4
+    if smallest < DEEP:
+        return (8, 12) if base else (10, 20)
+    return (5, 8) if base else (6, 12)
+
+
+def reference_quantile(n: int, signed: np.ndarray, t: np.ndarray, smallest: float) -> np.ndarray:
+    """Return the distances from the mode beyond which the probability is `t`, for each `signed` s.
+
+    They interpolate the tails that the trapezoid rule gives on the `line` for tails down to `smallest`.
+    """
     distance = line(n, smallest, 2001)
     density = np.exp(log_relative_density(n, signed, distance))
     tail = np.cumsum(density[:, ::-1], 1) - 0.5 * density[:, ::-1]
     log_tail = np.log(np.maximum(tail[:, ::-1] / tail[:, -1:], 1e-320))
-    largest = float(np.sqrt(LEVEL - np.log(2 * smallest)) - np.sqrt(LEVEL))
-    level = np.linspace(0, largest, 32)
-    t = 0.5 * np.exp(LEVEL - (level + np.sqrt(LEVEL)) ** 2)
-    target = np.stack([np.interp(-np.log(t), -row, distance) for row in log_tail])
-    slope = (
-        np.abs(log_relative_density(n, signed, target + 1e-4) - log_relative_density(n, signed, target - 1e-4)) / 2e-4
-    )
-    width = np.sqrt(n * (1 + s * s))
-    weight = np.maximum(slope, width)
-    if base:
-        target = np.arctanh(signed) + target - closed_base(n, t, s)
-    else:
-        target, weight = target * width, weight / width
-    variables = x, 2 * level / largest - 1
-    lawson, best, error = np.ones_like(target), np.zeros((degrees[0] + 1, degrees[1] + 1)), np.inf
+    quantiles: np.ndarray = np.stack([np.interp(-np.log(t), -row, distance) for row in log_tail])
+    return quantiles
+
+
+def slope_of_density(n: int, signed: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Return the size of the derivative of f, from a difference."""
+    above, below = (log_relative_density(n, signed, distance + step) for step in (1e-4, -1e-4))
+    slope: np.ndarray = np.abs(above - below) / 2e-4
+    return slope
+
+
+def lawson(
+    variables: tuple[np.ndarray, np.ndarray], degrees: tuple[int, int], target: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return the double Chebyshev series with nearly the least largest error times `weight`, and that error.
+
+    The arguments are those of `least_squares`. Lawson's algorithm repeats least squares, here eight times, each time
+    with larger weights where the error was large.
+    """
+    emphasis, best, least = np.ones_like(target), np.zeros((degrees[0] + 1, degrees[1] + 1)), np.inf
+    x, level = variables
     for _ in range(8):
-        table = least_squares(variables, degrees, target, weight * weight * lawson)
-        missing = np.abs(chebyshev.chebval(variables[1], chebyshev.chebval(x, table.T)) - target) * weight
-        if missing.max() < error:
-            error, best = missing.max(), table
-        lawson = lawson * (missing / missing.max() + 1e-3)
-        lawson /= lawson.mean()
-    by_power = np.stack([all_powers(row) for row in best])
+        table = least_squares(variables, degrees, target, weight * weight * emphasis)
+        error = np.abs(chebyshev.chebval(level, chebyshev.chebval(x, table.T)) - target) * weight
+        if error.max() < least:
+            least, best = error.max(), table
+        # The small constant keeps points in the fit where the error happens to be 0.
+        emphasis = emphasis * (error / error.max() + 1e-3)
+        emphasis /= emphasis.mean()
+    return best, float(least)
+
+
+def to_powers(series: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """Return the power coefficients of a double Chebyshev series."""
+    by_power = np.stack([all_powers(row) for row in series])
     by_power = np.stack([all_powers(column) for column in by_power.T]).T
-    return Guess(tuple(map(tuple, by_power.tolist())), largest, base, float(error))
+    return tuple(map(tuple, by_power.tolist()))
 
 
 def least_squares(

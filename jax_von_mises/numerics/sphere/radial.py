@@ -24,6 +24,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import coefficients, xla
+from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.elementary import (
     LN2_HEAD,
     LN2_TAIL,
@@ -64,6 +65,8 @@ ATANH = {
 # algebraic simplifier moves the broadcast through one term per run, and after 50 runs it prints an error ("likely stuck
 # in a circular simplification loop"). Observed with JAX 0.10.2.
 LONGEST_UNROLLED = 40
+# In three dimensions, e^2k - 1 gives the share at the far pole up to this k; it would overflow at a large one.
+FEW = 12
 # Largest step in log t.
 LARGEST_STEP = 0.7
 
@@ -199,25 +202,33 @@ def evaluate_surface(surface: fits.Surface, n: float, w: jax.Array, slope: jax.A
     inverse = reciprocal(slope + surface.scale)
     span = 1 / (high - low) if surface.near else reciprocal(high - low)
     variable = 2 * (surface.scale * inverse - low) * span - 1
-    a = (w - 0.49) * (1 / 0.51) if surface.near else w
-    if w.dtype == jnp.float64:
-        # Thousands of unrolled terms would take minutes to compile.
-        width = max(map(len, surface.rows))
-        table = np.array([row + (0.0,) * (width - len(row)) for row in surface.rows])
+    cosine = (w - 0.49) * (1 / 0.51) if surface.near else w
+    # Thousands of unrolled terms, which only float64 has, would take minutes to compile.
+    evaluate = double_series_by_loop if w.dtype == jnp.float64 else double_series
+    return evaluate(surface.rows, cosine, variable), inverse
 
-        def clenshaw(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
-            first, second = state
-            value = row[-1]
-            for j in range(2, width + 1):
-                value = value * variable + row[-j]
-            return (2 * a * first - second + value, first), None
 
-        start = jnp.zeros_like(w + variable)
-        (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]))
-        return first - a * second, inverse
-    rows = [polynomial(row, variable) for row in surface.rows]
-    terms = [row * t for row, t in zip(rows, chebyshev_polynomials(a, len(rows)), strict=True)]
-    return xla.tree_sum(terms), inverse
+def double_series(rows: Sequence[Sequence[float]], x: jax.Array, y: jax.Array) -> jax.Array:
+    """Return the sum of T_i(x) times the polynomial in y with the coefficients rows[i]."""
+    terms = zip((polynomial(row, y) for row in rows), chebyshev_polynomials(x, len(rows)), strict=True)
+    return xla.tree_sum([value * t for value, t in terms])
+
+
+def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: jax.Array) -> jax.Array:
+    """Compute `double_series` by a loop of Clenshaw's recurrence, with Horner's scheme for the polynomials."""
+    width = max(map(len, rows))
+    table = np.array([row + (0.0,) * (width - len(row)) for row in rows])
+
+    def clenshaw(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+        first, second = state
+        value = row[-1]
+        for j in range(2, width + 1):
+            value = value * y + row[-j]
+        return (2 * x * first - second + value, first), None
+
+    start = jnp.zeros_like(x + y)
+    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]))
+    return first - x * second
 
 
 def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
@@ -261,44 +272,54 @@ def peak_density(n: int, s: jax.Array) -> jax.Array:
 
 def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
     """Return log(`ratio`) + f - f*."""
-    half, name = 0.5 * n, place.e.dtype.name
+    ratio_log = log_split(ratio)
+    fall = sum_of_falls(place)
+    sum_is_best = ((fall < SPLIT) | (n > MANY)) & (jnp.abs(place.e) < 0.5)
+    return jnp.where(sum_is_best, near_mode(fall, n, ratio_log), far_out(place, mode, n, ratio_log))
+
+
+def sum_of_falls(place: Place) -> jax.Array:
+    """Return f* - f in units of n/2 as g delta^2 + (e - log q), two terms that are never negative, for |e| < 1/2."""
     r = place.e * reciprocal(2 + place.e)
     square = r * r
-    rest = r * (place.e - 2 * square * polynomial(ATANH[name], square))
-    whole, log_of_ratio = log_split(ratio)
-    whole_q, log_of_q = log_split(place.q)
-    fall = place.across * place.delta + rest
-    near_mode = (LN2_HEAD * whole - half * fall) + (log_of_ratio + LN2_TAIL * whole)
-    whole = half * whole_q + whole
-    exact: jax.Array
-    small: jax.Array | int
-    if name == "float32":
-        exact, small = fall_parts(place, mode)
-    else:
-        exact, small = half * (mode.signed * place.delta), 0
-    far_out = (LN2_HEAD * whole - exact) + ((half * log_of_q + log_of_ratio) + (LN2_TAIL * whole - small))
-    return jnp.where(((fall < SPLIT) | (n > MANY)) & (jnp.abs(place.e) < 0.5), near_mode, far_out)
+    rest = r * (place.e - 2 * square * polynomial(ATANH[place.e.dtype.name], square))
+    return place.across * place.delta + rest
 
 
-def fall_parts(place: Place, mode: Mode) -> tuple[jax.Array, jax.Array]:
-    """Return n/2 s delta = 2 kappa (b - b*), at most 45, as a sum of two numbers, the first of which is exact."""
-    # On the far side, b* is near 1, and b may also be near 1.
+def near_mode(fall: jax.Array, n: int, ratio_log: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Return `log_ratio` from `sum_of_falls` and the `log_split` of the ratio."""
+    whole, rest = ratio_log
+    return (LN2_HEAD * whole - 0.5 * n * fall) + (rest + LN2_TAIL * whole)
+
+
+def far_out(place: Place, mode: Mode, n: int, ratio_log: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Return `log_ratio` from s delta and log q; their large parts are exact, and cancel before the rest is added."""
+    half = 0.5 * n
+    whole_q, rest_of_q = log_split(place.q)
+    whole = half * whole_q + ratio_log[0]
+    exact, small = linear_fall(place, mode, n)
+    return (LN2_HEAD * whole - exact) + ((half * rest_of_q + ratio_log[1]) + (LN2_TAIL * whole - small))
+
+
+def linear_fall(place: Place, mode: Mode, n: int) -> tuple[jax.Array, jax.Array]:
+    """Return n/2 s delta = 2 kappa (b - b*), at most 45 in float32, as a sum of two numbers, the first one exact.
+
+    In float64, the second number is 0.
+    """
+    if place.e.dtype == jnp.float64:
+        exact = (0.5 * n) * (mode.signed * place.delta)
+        return exact, jnp.zeros_like(exact)
+    # Use b - b* where both are small, which only happens near the mean direction, and (1 - b*) - (1 - b) elsewhere. If
+    # b is small in the latter, 1 - b is rounded, and its error counts too.
+    near_small, far_small = mode.near & place.own_small, place.own_small & ~mode.near
     rest = xla.round_here(1 - place.small, 2)
     lost = (1 - rest) - place.small
-    first = jnp.where(place.own_small, mode.other - rest, mode.other - place.small)
-    direct = place.small - mode.own
-    near_own = mode.near & place.own_small
-    total = jnp.where(near_own, direct, first)
-    minuend, subtrahend = (
-        jnp.where(near_own, place.small, mode.other),
-        jnp.where(near_own, mode.own, jnp.where(place.own_small, rest, place.small)),
-    )
-    back = total - minuend
-    rounding = (minuend - (total - back)) - (subtrahend + back)
-    rounding = rounding - jnp.where(place.own_small & ~mode.near, lost, 0)
-    sign = jnp.where(mode.near, 1, -1).astype(total.dtype)
-    zero = jnp.zeros_like(total)
-    exact, small = product_parts(mode.kappa, (total, rounding, zero))
+    minuend = jnp.where(near_small, place.small, mode.other)
+    subtrahend = jnp.where(near_small, mode.own, jnp.where(far_small, rest, place.small))
+    missing = rounded_off(minuend, subtrahend) - jnp.where(far_small, lost, 0)
+    difference = minuend - subtrahend
+    exact, small = product_parts(mode.kappa, (difference, missing, jnp.zeros_like(difference)))
+    sign = jnp.where(mode.near, 1, -1).astype(difference.dtype)
     return sign * exact, sign * small
 
 
@@ -307,17 +328,18 @@ def guessed_place(t: jax.Array, n: int, mode: Mode, smallest: float) -> tuple[ja
     log_t = LN_2 * log2(t)
     level = square_root((fits.LEVEL - LN_2) - log_t) - float(np.sqrt(fits.LEVEL))
     y = 2 * mode.s - 1
-    guesses = [fits.fitted_guess(n, smallest, side) for side in (True, False)]
-    places = [polynomial2(each.table, level * (2 / each.largest_level) - 1, y) for each in guesses]
+    near_guess, far_guess = (fits.fitted_guess(n, smallest, side) for side in (True, False))
+    near_fit, far_fit = (
+        polynomial2(guess.table, level * (2 / guess.largest_level) - 1, y) for guess in (near_guess, far_guess)
+    )
+    # A guess is a distance in y from a place with known shares: the mode, or the closed base.
     width = inverse_root(n * (1 + mode.s * mode.s))
-    near = width * places[0]
-    own, other = mode.own, mode.other
-    if guesses[1].closed_base:
-        base_own, base_other = closed_base_shares(log_t, n, mode)
-        own, other = jnp.where(mode.near, own, base_own), jnp.where(mode.near, other, base_other)
-        distance = jnp.where(mode.near, near, places[1])
+    start_near = mode.own, mode.other, width * near_fit
+    if far_guess.closed_base:
+        start_far = *closed_base_shares(log_t, n, mode), far_fit
     else:
-        distance = jnp.where(mode.near, near, width * places[1])
+        start_far = mode.own, mode.other, width * far_fit
+    own, other, distance = (jnp.where(mode.near, *pair) for pair in zip(start_near, start_far, strict=True))
     own = own * exp2((-2 * LOG2_E) * distance)
     inverse = reciprocal(own + other)
     own_small = own < other
@@ -412,29 +434,54 @@ def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) ->
     return (j * v) * (1 + v * (0.5 * j1 + v * ((j1 * j1 + j * j2) * (1 / 6) + fourth)))
 
 
+class ClosedTails(NamedTuple):
+    """The functions of the concentration k that `closed_quantile_share` needs; k is large above `FEW`."""
+
+    rise: jax.Array
+    """1 - e^-2k."""
+    far_base: jax.Array
+    """The constant in the far pole's logarithm: 1, or e^-2k for large k."""
+    far_factor: jax.Array
+    """The factor of t in that logarithm: e^2k - 1, or 1 - e^-2k for large k."""
+    far_sign: jax.Array
+    """1, or -1 for large k, where the logarithm gives the other share."""
+    half: jax.Array
+    """1 / (2k)."""
+    half_ln2: jax.Array
+
+    @classmethod
+    def of(cls, k: jax.Array) -> "ClosedTails":
+        """Compute them; those of a scalar are computed once, behind a barrier, and not in the loop over the tails."""
+        floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= FEW
+        half = 0.5 / k
+        found = cls(
+            rise,
+            jnp.where(few, 1.0, floor).astype(k.dtype),
+            jnp.where(few, jnp.expm1(2 * jnp.minimum(k, FEW)), rise),
+            jnp.where(few, 1.0, -1.0).astype(k.dtype),
+            half,
+            LN_2 * half,
+        )
+        return found if k.ndim else lax.optimization_barrier(found)
+
+
 def closed_quantile_share(t: jax.Array, near: jax.Array, kappa: jax.Array) -> jax.Array:
     """Compute `quantile_share` in three dimensions, where the tail is a difference of exponentials.
 
     For the near pole, b = -log(1 - t (1 - e^-2k)) / (2k), where k is `kappa`. For the far pole, k changes sign; if
-    k > 12, b is 1 minus the other share, which is -log(t (1 - e^-2k) + e^-2k) / (2k).
+    k > `FEW`, b is 1 minus the other share, which is -log(t (1 - e^-2k) + e^-2k) / (2k).
     """
-    k = jnp.maximum(kappa, 1e-20)
-    floor, rise, few = jnp.exp(-2 * k), -jnp.expm1(-2 * k), k <= 12
-    base, factor = jnp.where(few, 1.0, floor), jnp.where(few, jnp.expm1(2 * jnp.minimum(k, 12)), rise)
-    half = 0.5 / k
-    scalars = base.astype(k.dtype), factor, rise, half, LN_2 * half, jnp.where(few, 1.0, -1.0).astype(k.dtype)
-    if not k.ndim:
-        scalars = lax.optimization_barrier(scalars)
-    base, factor, rise, half, scale, sign = scalars
-    product = t * jnp.where(near, -rise, factor)
-    base, sign = jnp.where(near, 1, base), jnp.where(near, -1, sign)
+    tails = ClosedTails.of(jnp.maximum(kappa, 1e-20))
+    base = jnp.where(near, 1, tails.far_base)
+    product = t * jnp.where(near, -tails.rise, tails.far_factor)
+    sign = jnp.where(near, -1, tails.far_sign)
     total = base + product
     if t.dtype == jnp.float64:
-        own = sign * half * jnp.where(base == 1, jnp.log1p(product), jnp.log(total))
+        own = sign * tails.half * jnp.where(base == 1, jnp.log1p(product), jnp.log(total))
     else:
         # Add the rounding error of the sum, using the slope of the logarithm.
         lost = jnp.where(total < 4, (base - total) + product, 0) * reciprocal(total)
-        own = sign * (log2(total) * scale + lost * half)
+        own = sign * (log2(total) * tails.half_ln2 + lost * tails.half)
     own = jnp.minimum(own, 1)
     below = near | (sign < 0)
     other = 1 - own
