@@ -51,8 +51,8 @@ def competitors(case):
     import jax.numpy as jnp
 
     from jax_von_mises import CircularDistribution, sample_von_mises
-    from jax_von_mises.distributions import circular
-    from jax_von_mises.numerics.circular import quantiles
+    from jax_von_mises.distributions import any_density
+    from jax_von_mises.numerics.any_density import quantiles
 
     density, parameter = log_density(case.density)
     value = jnp.float32(parameter)
@@ -63,7 +63,7 @@ def competitors(case):
     if not case.count:
 
         def make(key, value):
-            return quantiles.of_panels(circular.divide(CircularDistribution(density, value), np.dtype(np.float32)))
+            return quantiles.of_panels(any_density.divide(CircularDistribution(density, value), np.dtype(np.float32)))
 
         return {"jax_von_mises": (of_keys(make), 1)}
 

@@ -31,17 +31,17 @@
 """
 
 from jax_von_mises import runtime as runtime
-from jax_von_mises.distributions.bivariate import CosineBivariateVonMises as CosineBivariateVonMises
-from jax_von_mises.distributions.bivariate import SineBivariateVonMises as SineBivariateVonMises
-from jax_von_mises.distributions.circular import CircularDistribution as CircularDistribution
+from jax_von_mises.distributions.any_density import CircularDistribution as CircularDistribution
 from jax_von_mises.distributions.mixture import Mixture as Mixture
+from jax_von_mises.distributions.pairs import CosineBivariateVonMises as CosineBivariateVonMises
+from jax_von_mises.distributions.pairs import SineBivariateVonMises as SineBivariateVonMises
 from jax_von_mises.distributions.skewed import SineSkewed as SineSkewed
+from jax_von_mises.distributions.sphere import VonMisesFisher as VonMisesFisher
 from jax_von_mises.distributions.symmetric import Cardioid as Cardioid
 from jax_von_mises.distributions.symmetric import WrappedCauchy as WrappedCauchy
 from jax_von_mises.distributions.symmetric import WrappedNormal as WrappedNormal
 from jax_von_mises.distributions.torus import Torus as Torus
 from jax_von_mises.distributions.von_mises import VonMises as VonMises
-from jax_von_mises.distributions.von_mises_fisher import VonMisesFisher as VonMisesFisher
 from jax_von_mises.functions.fitting import fit as fit
 from jax_von_mises.functions.fitting import standard_errors as standard_errors
 from jax_von_mises.functions.von_mises import cdf as cdf

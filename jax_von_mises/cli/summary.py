@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises.distributions.bivariate import CosineBivariateVonMises, SineBivariateVonMises
+from jax_von_mises.distributions.pairs import CosineBivariateVonMises, SineBivariateVonMises
+from jax_von_mises.distributions.sphere import VonMisesFisher
 from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.distributions.von_mises_fisher import VonMisesFisher
 from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.streams import writer
 

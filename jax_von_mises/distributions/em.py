@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from jax.scipy import special
 
-from jax_von_mises.distributions import bivariate_fit
-from jax_von_mises.distributions.bivariate import BivariateVonMises
+from jax_von_mises.distributions import pairs_fit
+from jax_von_mises.distributions.pairs import BivariateVonMises
 from jax_von_mises.distributions.torus import Torus
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import fitting
@@ -75,7 +75,7 @@ def refit(components: Components, samples: jax.Array, weights: jax.Array, larges
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
         return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
     return type(components)(
-        *bivariate_fit.climb_from(components._MODEL, jax.tree.leaves(components), samples, weights, largest)
+        *pairs_fit.climb_from(components._MODEL, jax.tree.leaves(components), samples, weights, largest)
     )
 
 
@@ -106,7 +106,7 @@ def seed(
     weights = jnp.where(nearest[:, None] == jnp.arange(number)[None], share[:, None], 0)
     components: Components
     if issubclass(kind, BivariateVonMises):
-        components = kind(*bivariate_fit.rough(kind._MODEL, angles, weights, places, FIRST_CONCENTRATIONS))
+        components = kind(*pairs_fit.rough(kind._MODEL, angles, weights, places, FIRST_CONCENTRATIONS))
     else:
         spread = jnp.broadcast_to(angles[:, None], (*weights.shape, angles.shape[1]))
         estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)

@@ -20,9 +20,9 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
+from jax_von_mises.distributions.any_density import Density, OfDensity
 from jax_von_mises.distributions.base import as_leaf
-from jax_von_mises.distributions.bivariate import BivariateVonMises
-from jax_von_mises.distributions.circular import Density, OfDensity
+from jax_von_mises.distributions.pairs import BivariateVonMises
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises

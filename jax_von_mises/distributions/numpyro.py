@@ -13,10 +13,9 @@ import jax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions import base, bivariate
+from jax_von_mises.distributions import base, pairs, sphere
 from jax_von_mises.distributions import symmetric as symmetric_classes
 from jax_von_mises.distributions import von_mises as von_mises_class
-from jax_von_mises.distributions import von_mises_fisher as fisher_class
 from jax_von_mises.functions import symmetric, von_mises
 from jax_von_mises.numerics import quantile, tail_probability
 from jax_von_mises.numerics.density import valid
@@ -244,7 +243,7 @@ class VonMisesFisher(OfClass):
     ...     x = numpyro.sample("x", VonMisesFisher(jnp.array([0.0, 0.0, 1.0]), 20.0))
     """
 
-    OF = fisher_class.VonMisesFisher
+    OF = sphere.VonMisesFisher
     support = constraints.sphere
 
     def __init__(
@@ -262,7 +261,7 @@ class VonMisesFisher(OfClass):
 class BivariateVonMises(OfClass):
     """Base class of the two models of dependent angles."""
 
-    OF: ClassVar[type[bivariate.BivariateVonMises]] = bivariate.BivariateVonMises
+    OF: ClassVar[type[pairs.BivariateVonMises]] = pairs.BivariateVonMises
     NARROWER: ClassVar = {"phi_loc": constraints.circular, "psi_loc": constraints.circular}
     support = constraints.independent(constraints.circular, 1)
 
@@ -311,7 +310,7 @@ class SineBivariateVonMises(BivariateVonMises):
     ...     pair = numpyro.sample("pair", SineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, weighted_correlation=0.5))
     """
 
-    OF = bivariate.SineBivariateVonMises
+    OF = pairs.SineBivariateVonMises
 
 
 class CosineBivariateVonMises(BivariateVonMises):
@@ -335,7 +334,7 @@ class CosineBivariateVonMises(BivariateVonMises):
     ...     pair = numpyro.sample("pair", CosineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, correlation=-3.0))
     """
 
-    OF = bivariate.CosineBivariateVonMises
+    OF = pairs.CosineBivariateVonMises
 
 
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)

@@ -9,8 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric, check_values
-from jax_von_mises.distributions.circular import OfDensity
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.sampling import skewed
 from jax_von_mises.sampling.request import Family

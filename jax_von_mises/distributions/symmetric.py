@@ -10,8 +10,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import Parameter, Parametric
-from jax_von_mises.distributions.circular import OfDensity
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import symmetric, von_mises
 from jax_von_mises.numerics import named

@@ -7,8 +7,8 @@ import jax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
-from jax_von_mises.distributions.circular import OfDensity
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.sampling import sampler

@@ -2,5 +2,5 @@
 
 `tail_integral` computes the integral from which the functions of the von Mises distribution follow, and `quantile`
 inverts it. `coefficients` holds the fitted constants, and `xla` the workarounds for compiler defects. The folders
-`circular`, `sphere` and `bivariate` contain the formulas of the other distributions.
+`sphere`, `pairs` and `any_density` contain the formulas of the other distributions.
 """

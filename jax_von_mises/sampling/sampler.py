@@ -13,8 +13,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import bivariate, counter, mixture, skewed, sphere, symmetric, transform
-from jax_von_mises.sampling.density import DENSITY
+from jax_von_mises.sampling import counter, mixture, pairs, skewed, sphere, symmetric, transform
+from jax_von_mises.sampling.any_density import DENSITY
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw
 
@@ -143,7 +143,7 @@ def sample_block(
     jax.Array
         Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`; or unit vectors of
         shape `shape` + (d,), with those of `sample_von_mises_fisher`; or pairs of angles of shape `shape` + (2,). The
-        modules :mod:`jax_von_mises.sampling.sphere` and :mod:`jax_von_mises.sampling.bivariate` state which numbers of
+        modules :mod:`jax_von_mises.sampling.sphere` and :mod:`jax_von_mises.sampling.pairs` state which numbers of
         the stream a direction and a pair use.
 
     Raises
@@ -227,7 +227,7 @@ TORUS = Family(
     explicit_meshes=True,
 )
 # Those that `sample_block` draws by their names.
-FAMILIES = {family.name: family for family in (VON_MISES, sphere.VON_MISES_FISHER, bivariate.SINE, bivariate.COSINE)}
+FAMILIES = {family.name: family for family in (VON_MISES, sphere.VON_MISES_FISHER, pairs.SINE, pairs.COSINE)}
 
 
 def family_of(caller: str, distribution: str) -> Family:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.circular.evaluation import FLOAT64, LogDensity, evaluate, scope
+from jax_von_mises.numerics.any_density.evaluation import FLOAT64, LogDensity, evaluate, scope
 from jax_von_mises.numerics.elementary import clip
 
 PASSES = 4

@@ -12,7 +12,7 @@ from scipy import stats
 from jax_von_mises import CosineBivariateVonMises, SineBivariateVonMises, VonMises
 from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.numbers import Numbers
-from tests import bivariate_reference as reference
+from tests import pairs_reference as reference
 
 slow = pytest.mark.slow
 CLASSES = {"sine": SineBivariateVonMises, "cosine": CosineBivariateVonMises}

@@ -20,9 +20,9 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import bessel, elementary
-from jax_von_mises.numerics.bivariate import models, moments
-from jax_von_mises.numerics.bivariate.models import Model
 from jax_von_mises.numerics.circle import largest_angle
+from jax_von_mises.numerics.pairs import models, moments
+from jax_von_mises.numerics.pairs.models import Model
 from jax_von_mises.numerics.table import QuantileTable, two_tails
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 

@@ -1,6 +1,6 @@
 """Define `CircularDistribution`, for any density on the circle.
 
-Each method computes everything from the density in one program; see `jax_von_mises.numerics.circular`.
+Each method computes everything from the density in one program; see `jax_von_mises.numerics.any_density`.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import OfAngles
 from jax_von_mises.distributions.pytrees import pytree
+from jax_von_mises.numerics.any_density import evaluation, panels, quantiles
 from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns
-from jax_von_mises.numerics.circular import evaluation, panels, quantiles
 from jax_von_mises.numerics.elementary import clip, nan_unless
-from jax_von_mises.sampling.density import DENSITY
+from jax_von_mises.sampling.any_density import DENSITY
 from jax_von_mises.sampling.request import Family
 
 # Fewer nodes would miss too many features, and more nodes would take too long.

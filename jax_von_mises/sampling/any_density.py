@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import xla
-from jax_von_mises.numerics.circular.quantiles import Cells
+from jax_von_mises.numerics.any_density.quantiles import Cells
 from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family

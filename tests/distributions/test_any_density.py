@@ -10,8 +10,8 @@ from jax.scipy import special
 from scipy import stats
 
 from jax_von_mises import CircularDistribution, Mixture, SineSkewed, VonMises
-from jax_von_mises.numerics.circular import panels
-from jax_von_mises.sampling import counter, density
+from jax_von_mises.numerics.any_density import panels
+from jax_von_mises.sampling import any_density, counter
 from tests.goodness_of_fit import P_VALUE
 
 slow = pytest.mark.slow
@@ -34,7 +34,7 @@ def wrapped_cauchy(x, rho):
 def test_layout():
     """Angle i comes from word i. The lowest bit is 1 for the lower half; the other bits are the tail probability."""
     words = counter.words(jax.random.key(2026), (1000,), 1)
-    t, from_end = map(np.asarray, density.tail_and_end(*words))
+    t, from_end = map(np.asarray, any_density.tail_and_end(*words))
     word = np.asarray(words[0])
     assert (from_end == (word % 2 == 0)).all()
     np.testing.assert_allclose(t, ((word >> 1) + 0.5) * 2.0**-32, rtol=1e-7)
@@ -45,7 +45,7 @@ def test_layout():
 @slow
 def test_samples_have_that_layout():
     key = jax.random.key(2026)
-    t, from_end = map(np.asarray, density.tail_and_end(*counter.words(key, (1000,), 1)))
+    t, from_end = map(np.asarray, any_density.tail_and_end(*counter.words(key, (1000,), 1)))
     x = CircularDistribution(uniform).sample(key, (1000,))
     np.testing.assert_allclose(
         x, np.pi * np.where(from_end, 1 - 2 * t, 2 * t - 1), rtol=1e-6, atol=LARGEST_SHIFT["float32"]

@@ -13,16 +13,16 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions import bivariate_fit
+from jax_von_mises.distributions import pairs_fit
+from jax_von_mises.distributions.any_density import CircularDistribution
 from jax_von_mises.distributions.base import Parameter, Parametric, computed
-from jax_von_mises.distributions.circular import CircularDistribution
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
-from jax_von_mises.numerics.bivariate import models, moments
 from jax_von_mises.numerics.circle import deviation, less_turns, wrap
 from jax_von_mises.numerics.elementary import nan_unless
-from jax_von_mises.sampling import bivariate as sampling
+from jax_von_mises.numerics.pairs import models, moments
+from jax_von_mises.sampling import pairs as sampling
 
 Kind = type[models.Sine | models.Cosine]
 NAMES = sampling.NAMES
@@ -224,7 +224,7 @@ class BivariateVonMises(Parametric):
             are NaN without pairs, without positive weights, for a negative weight, and for an angle that is not finite.
             `standard_errors` returns the uncertainty.
         """
-        return cls(*bivariate_fit.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
+        return cls(*pairs_fit.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
 
 
 @pytree(*NAMES)

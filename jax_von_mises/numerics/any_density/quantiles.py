@@ -19,10 +19,10 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import table
+from jax_von_mises.numerics.any_density import panels
+from jax_von_mises.numerics.any_density.evaluation import LogDensity
+from jax_von_mises.numerics.any_density.panels import Panels, take
 from jax_von_mises.numerics.circle import largest_angle
-from jax_von_mises.numerics.circular import panels
-from jax_von_mises.numerics.circular.evaluation import LogDensity
-from jax_von_mises.numerics.circular.panels import Panels, take
 from jax_von_mises.numerics.elementary import clip
 
 # Largest number of cells with a second level. A gap between two modes takes up to eight.

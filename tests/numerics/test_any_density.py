@@ -8,8 +8,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from jax_von_mises.numerics.circular import panels, quantiles
-from tests.circular_reference import (
+from jax_von_mises.numerics.any_density import panels, quantiles
+from tests.any_density_reference import (
     EXAMPLES,
     IMAGES,
     Example,

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import elementary, xla
-from jax_von_mises.numerics.bivariate import models, quantile
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.pairs import models, quantile
 from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.counter import Wide, Words
 from jax_von_mises.sampling.numbers import Numbers

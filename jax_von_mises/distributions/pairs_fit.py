@@ -12,9 +12,9 @@ from jax.typing import ArrayLike
 
 from jax_von_mises.functions.samples import WeightedSets, shares, total
 from jax_von_mises.numerics import bessel
-from jax_von_mises.numerics.bivariate import models, moments
 from jax_von_mises.numerics.circle import deviation, less_turns
 from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.pairs import models, moments
 
 Kind = type[models.Sine | models.Cosine]
 # The two locations, the two concentrations and the correlation.

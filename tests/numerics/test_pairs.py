@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_von_mises.numerics.bivariate import models, moments, quantile
-from tests import bivariate_reference as reference
+from jax_von_mises.numerics.pairs import models, moments, quantile
+from tests import pairs_reference as reference
 
 slow = pytest.mark.slow
 KINDS = {"sine": models.Sine, "cosine": models.Cosine}
