@@ -5,7 +5,7 @@ maps over several data sets.
 """
 
 import functools
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,18 @@ from jax_von_mises.distributions.torus import Torus
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import fitting
 
-if TYPE_CHECKING:
-    from jax_von_mises.distributions.mixture import Mixture
-
 Components = VonMises | Torus | BivariateVonMises
+
+
+class Terms(NamedTuple):
+    """A mixture: the logarithms of its weights, up to a constant, and its components along the last axis."""
+
+    logits: jax.Array
+    components: Components
+
+
 # Steps taken, the current mixture, the best one, its mean log likelihood, and the last gain.
-State = tuple[jax.Array, "Mixture", "Mixture", jax.Array, jax.Array]
+State = tuple[jax.Array, Terms, Terms, jax.Array, jax.Array]
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
 # Range of the components' initial concentrations, which keeps a component from starting at a single point.
@@ -42,14 +48,27 @@ def posterior(joint: jax.Array) -> jax.Array:
     return jax.nn.softmax(joint, axis=-1)
 
 
-def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple["Mixture", jax.Array]:
+def log_of_term(log_weight: jax.Array, log_prob: jax.Array) -> jax.Array:
+    """Return the logarithm of a weight times a density; -inf for a weight of 0, even if the density is infinite."""
+    log_weight, log_prob = promote_and_broadcast(log_weight, log_prob)
+    return log_weight + jnp.where(log_weight == -jnp.inf, 0, log_prob)
+
+
+def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Broadcast `arrays` together, in the dtype of the last one, even where JAX's implicit promotion is off."""
+    shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
+
+
+def step(mixture: Terms, samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple[Terms, jax.Array]:
     """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
 
     The maximisation is exact for independent angles. For dependent angles, it takes a few Newton steps from the current
     parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
     parameters.
     """
-    joint = mixture._joint(samples)
+    densities = mixture.components.log_prob(jnp.expand_dims(samples, 1))
+    joint = log_of_term(jnp.broadcast_to(jax.nn.log_softmax(mixture.logits), densities.shape), densities)
     log_prob = special.logsumexp(joint, axis=1)
     weights = share[:, None] * posterior(joint)
     value = jnp.sum(share * jnp.where(share > 0, log_prob, 0))
@@ -61,7 +80,7 @@ def step(mixture: "Mixture", samples: jax.Array, share: jax.Array, largest: jax.
 
     refitted = jax.tree.map(unless_empty, refitted, mixture.components)
     logits = jnp.log(total).astype(mixture.logits.dtype)
-    return type(mixture)(logits=logits, components=refitted), value
+    return Terms(logits, refitted), value
 
 
 def refit(components: Components, samples: jax.Array, weights: jax.Array, largest: jax.Array) -> Components:
@@ -132,13 +151,13 @@ def random_pairs(key: jax.Array, kind: type[BivariateVonMises], number: int, dty
 
 
 def climb(
-    mixture: "Mixture",
+    mixture: Terms,
     samples: jax.Array,
     share: jax.Array,
     largest: jax.Array,
     steps: int | jax.Array,
     tolerance: jax.Array,
-) -> tuple["Mixture", jax.Array]:
+) -> tuple[Terms, jax.Array]:
     """Take up to `steps` steps from `mixture`, until one gains at most `tolerance`.
 
     Return the best mixture and its mean log likelihood.
@@ -161,10 +180,9 @@ def climb(
     return best, value
 
 
-@functools.partial(jax.jit, static_argnames=("mixture", "kind", "number", "starts", "steps"))
+@functools.partial(jax.jit, static_argnames=("kind", "number", "starts", "steps"))
 def from_seeds(
     key: jax.Array,
-    mixture: type["Mixture"],
     kind: type[Components],
     number: int,
     samples: jax.Array,
@@ -173,27 +191,27 @@ def from_seeds(
     starts: int,
     steps: int,
     tolerance: jax.Array,
-) -> "Mixture":
-    """Fit a mixture of `number` components of the class `kind`; `mixture` is the class of the result."""
+) -> Terms:
+    """Fit a mixture of `number` components of the class `kind`."""
 
-    def mixture_from(i: jax.Array, key: jax.Array) -> "Mixture":
+    def mixture_from(i: jax.Array, key: jax.Array) -> Terms:
         start = seed(key, kind, number, samples, share)
         if issubclass(kind, BivariateVonMises):
             others = jnp.zeros_like(start[0]), random_pairs(jax.random.fold_in(key, 2), kind, number, samples.dtype)
             start = jax.tree.map(lambda spread, random: jnp.where(i % 2 == 0, spread, random), start, others)
-        return mixture(logits=start[0], components=start[1])
+        return Terms(*start)
 
     seeds = lax.map(lambda each: mixture_from(*each), (jnp.arange(starts), jax.random.split(key, starts)))
 
-    def attempt(i: jax.Array, best: tuple["Mixture", jax.Array]) -> tuple["Mixture", jax.Array]:
+    def attempt(i: jax.Array, best: tuple[Terms, jax.Array]) -> tuple[Terms, jax.Array]:
         """Take a few steps from seed `i`, or after the last seed, all steps from the best mixture found."""
         trial = i < starts
         start = jax.tree.map(lambda each, at: jnp.where(trial, each[jnp.minimum(i, starts - 1)], at), seeds, best[0])
         found = climb(start, samples, share, largest, jnp.where(trial, TRIAL_STEPS, steps), tolerance)
         better = found[1] > best[1]
-        kept: tuple[Mixture, jax.Array] = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+        kept: tuple[Terms, jax.Array] = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
         return kept
 
-    first: Mixture = jax.tree.map(lambda leaf: leaf[0], seeds)
-    best: Mixture = lax.fori_loop(0, starts + 1, attempt, (first, jnp.full((), -jnp.inf, share.dtype)))[0]
+    first: Terms = jax.tree.map(lambda leaf: leaf[0], seeds)
+    best: Terms = lax.fori_loop(0, starts + 1, attempt, (first, jnp.full((), -jnp.inf, share.dtype)))[0]
     return best

@@ -176,7 +176,7 @@ class Mixture(OfDensity):
 
     def _joint(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of each term w_j p_j of the density at `value`, along a new last axis."""
-        return log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
+        return em.log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
@@ -188,7 +188,7 @@ class Mixture(OfDensity):
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """Return the density at `value`."""
-        weights, probs = promote_and_broadcast(self.probs, self._each(self.components.prob, value))
+        weights, probs = em.promote_and_broadcast(self.probs, self._each(self.components.prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value: ArrayLike) -> jax.Array:
@@ -206,7 +206,7 @@ class Mixture(OfDensity):
     def _between(self, method: str, low: ArrayLike, high: ArrayLike) -> jax.Array:
         """Return the probability of an angle between `low` and `high`."""
         cdf = self._of_angles(method).cdf
-        weights, below, above = promote_and_broadcast(self.probs, self._each(cdf, low), self._each(cdf, high))
+        weights, below, above = em.promote_and_broadcast(self.probs, self._each(cdf, low), self._each(cdf, high))
         return jnp.sum(weights * (above - below), -1)
 
     def _density(self) -> Density:
@@ -268,7 +268,7 @@ class Mixture(OfDensity):
         if not isinstance(self.components, VonMises):
             return jnp.maximum(1 - self.mean_resultant_length(), 0)
         half = jnp.sin(0.5 * (self.components.mean() - self.mean()[..., None]))
-        weights, half, within = promote_and_broadcast(self.probs, half, self.components.variance())
+        weights, half, within = em.promote_and_broadcast(self.probs, half, self.components.variance())
         terms = within + (1 - within) * (2 * half * half)
         return jnp.sum(weights * jnp.where(weights == 0, 0, terms), -1)
 
@@ -276,7 +276,7 @@ class Mixture(OfDensity):
         """Return the mean cosine and sine of each angle."""
         weights = self.probs
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
-        weights, cosine, sine = promote_and_broadcast(weights, *resultant(self.components))
+        weights, cosine, sine = em.promote_and_broadcast(weights, *resultant(self.components))
         axis = -1 - len(self.event_shape)
         sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
         return cosine, sine
@@ -441,10 +441,10 @@ def fit_sets(
     if start is None:
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(share.shape[0]))
 
-        def one(key: jax.Array, x: jax.Array, share: jax.Array) -> Mixture:
+        def one(key: jax.Array, x: jax.Array, share: jax.Array) -> em.Terms:
             number, starts, steps = (counts[name] for name in ("number", "starts", "steps"))
-            fitted: Mixture = em.from_seeds(key, Mixture, kind, number, x, share, largest, starts, steps, tolerance)
-            return fitted
+            found: em.Terms = em.from_seeds(key, kind, number, x, share, largest, starts, steps, tolerance)
+            return found
 
         found = jax.vmap(one)(keys, x, share)
     else:
@@ -456,17 +456,17 @@ def fit_sets(
             behind = leaf.shape[len(first.batch_shape) + 1 :]
             return jnp.broadcast_to(leaf, wanted + behind).reshape(share.shape[0], *wanted[-1:], *behind)
 
-        def one_from(start: Mixture, x: jax.Array, share: jax.Array) -> Mixture:
+        def one_from(start: em.Terms, x: jax.Array, share: jax.Array) -> em.Terms:
             return em.climb(start, x, share, largest, counts["steps"], tolerance)[0]
 
-        found = jax.vmap(one_from)(jax.tree.map(spread, first), x, share)
+        found = jax.vmap(one_from)(jax.tree.map(spread, em.Terms(first.logits, first.components)), x, share)
 
     def result(leaf: jax.Array) -> jax.Array:
         leaf = jnp.where(good.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, jnp.nan)
         return leaf.reshape(kept + leaf.shape[1:]).astype(sets.dtype)
 
-    fitted: Mixture = jax.tree.map(result, found)
-    return fitted
+    logits, components = jax.tree.map(result, found)
+    return Mixture(logits=logits, components=components)
 
 
 @jax.jit
@@ -477,7 +477,7 @@ def log_prob_by_component(mixture: Mixture, value: jax.Array) -> jax.Array:
     joint = []
     for j in range(log_weights.shape[-1]):
         component = jax.tree.map(lambda leaf, j=j: jnp.take(leaf, j, axis=-1 - event), mixture.components)
-        joint.append(log_of_term(log_weights[..., j], component.log_prob(value)))
+        joint.append(em.log_of_term(log_weights[..., j], component.log_prob(value)))
     top = lax.stop_gradient(functools.reduce(jnp.maximum, joint))
     top = jnp.where(jnp.isfinite(top), top, 0)
     return top + jnp.log(sum(jnp.exp(term - top) for term in joint))
@@ -489,12 +489,6 @@ def log_of_weights(probs: jax.Array) -> jax.Array:
     probs = jnp.asarray(probs, arguments.compute_dtype(arguments.float_dtype("Mixture", None, [probs])))
     logs = jnp.log(jnp.where(probs > 0, probs, 1))
     return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
-
-
-def log_of_term(log_weight: jax.Array, log_prob: jax.Array) -> jax.Array:
-    """Return the logarithm of a weight times a density; -inf for a weight of 0, even if the density is infinite."""
-    log_weight, log_prob = promote_and_broadcast(log_weight, log_prob)
-    return log_weight + jnp.where(log_weight == -jnp.inf, 0, log_prob)
 
 
 @jax.jit
@@ -529,12 +523,6 @@ def quantile(mixture: Mixture, q: jax.Array) -> jax.Array:
     return nan_unless(x, (at >= 0) & (at <= 1) & ~jnp.isnan(density))
 
 
-def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Broadcast `arrays` together, in the dtype of the last one, even where JAX's implicit promotion is off."""
-    shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
-    return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
-
-
 def axes_of_angles(components: em.Components) -> tuple[int, ...]:
     """Return the sizes of the axes of parameters after those of the batch: the angles of a `Torus`, else none."""
     return components.event_shape if isinstance(components, Torus) else ()
@@ -551,6 +539,6 @@ def resultant(components: em.Components) -> tuple[jax.Array, ...]:
         return lengths * jnp.cos(locs), lengths * jnp.sin(locs)
     wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
     length = bessel.ratio(valid(arguments.as_jax(components.concentration, wide)))
-    loc, length = promote_and_broadcast(arguments.as_jax(components.loc, wide), length)
+    loc, length = em.promote_and_broadcast(arguments.as_jax(components.loc, wide), length)
     shape = components.batch_shape
     return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

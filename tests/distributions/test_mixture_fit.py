@@ -66,8 +66,7 @@ def test_likelihood_never_falls(name, key):
     truth = KINDS[name]
     x = truth.sample(key, (600,))
     weights = jnp.full((600,), 1 / 600)
-    logits, components = em.seed(key, type(truth.components), 3, x, weights)
-    distribution, values = Mixture(logits=logits, components=components), []
+    distribution, values = em.Terms(*em.seed(key, type(truth.components), 3, x, weights)), []
     step = jax.jit(em.step)
     for _ in range(40):
         distribution, value = step(distribution, x, weights, jnp.float32(1e4))
