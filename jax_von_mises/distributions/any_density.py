@@ -133,13 +133,17 @@ class OfDensity(OfAngles):
 
         `other` is a distribution of one angle, of any class and with the batch shape ().
         """
-        if not isinstance(other, OfAngles) or other.batch_shape:
-            raise TypeError(
-                f"{type(self).__name__}.kl_divergence: other={arguments.safe_repr(other)} must be a distribution of "
-                "one angle with batch_shape=()."
-            )
+        self._one_other("kl_divergence", other)
         result: jax.Array = self._map(functools.partial(divergence, other=other))
         return result
+
+    def _one_other(self, method: str, other: object) -> None:
+        """Raise TypeError unless `other` is a distribution of one angle with the batch shape ()."""
+        if not isinstance(other, OfAngles) or other.batch_shape:
+            raise TypeError(
+                f"{type(self).__name__}.{method}: other={arguments.safe_repr(other)} must be a distribution of one "
+                "angle with batch_shape=()."
+            )
 
     def _by_panels(self, name: str) -> jax.Array:
         result: jax.Array = self._map(functools.partial(of_panels, name=name))

@@ -215,9 +215,11 @@ class VonMisesFisher(Parametric):
             If samples, weights or `mean_direction` are not numbers or do not broadcast, if an axis is out of range, or
             if `bias_correction` is not a bool.
 
-        Notes ----- A large concentration estimated from n vectors is biased upwards, by about (1 + 2 / (d - 1)) / n of
-        its value, or 2 / ((d - 1) n) if the mean direction is given. `bias_correction` subtracts the bias to first
-        order in 1 / n of D. R. Cox and E. J. Snell (J. R. Stat. Soc. B 30, 1968),
+        Notes
+        -----
+        A large concentration estimated from n vectors is biased upwards, by about (1 + 2 / (d - 1)) / n of its value,
+        or 2 / ((d - 1) n) if the mean direction is given. `bias_correction` subtracts the bias to first order in 1 / n
+        of D. R. Cox and E. J. Snell (J. R. Stat. Soc. B 30, 1968),
 
         .. math:: \frac{1}{2n} \left(\frac{d - 1}{\kappa A'} - \frac{A''}{A'^2}\right),
 

@@ -156,6 +156,8 @@ class VonMises(Parametric, OfDensity):
 
     def cross_entropy(self, other: OfAngles) -> jax.Array:
         """Return the mean under `self` of -log `other`, in nats."""
+        if not isinstance(other, VonMises):
+            self._one_other("cross_entropy", other)
         return self.entropy() + self.kl_divergence(other)
 
     def standard_errors(self, size: ArrayLike) -> fitting.Estimate:

@@ -106,8 +106,13 @@ def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...
 
 
 def mean_over(rule: Rule, values: jax.Array) -> jax.Array:
-    """Return the mean of `values` over the marginal."""
-    return jnp.sum(rule.share * values, -1)
+    """Return the mean of `values`, which may have further axes in front, over the marginal."""
+    return jnp.sum(times(rule.share, values), -1)
+
+
+def times(factor: jax.Array, values: jax.Array) -> jax.Array:
+    """Return `values` times a `factor` that lacks some of the first axes."""
+    return jnp.expand_dims(factor, tuple(range(values.ndim - factor.ndim))) * values
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -153,9 +158,10 @@ def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> 
     of_means = mean_over(integral, jnp.stack(means))
     # The second angle contributes by its deviations along its mean direction and orthogonal to it.
     on, zero = integral.model.projections(place), jnp.zeros_like(rho)
-    along = jnp.stack([zero, on.first, on.second]) / rho
-    across = jnp.stack([zero, *integral.model.across(place)]) / rho
-    products = outer(jnp.stack(means) - of_means[..., None]) + bessel.slope(rho) * outer(along) + over * outer(across)
+    along = jnp.stack([zero, on.first / rho, on.second / rho])
+    across = jnp.stack([zero, *(x / rho for x in integral.model.across(place))])
+    spread = times(bessel.slope(rho), outer(along)) + times(over, outer(across))
+    products = outer(jnp.stack(means) - of_means[..., None]) + spread
     signs = jnp.stack(signed(model, [jnp.ones_like(model.mode)] * 3))
     return Cumulants(integral.log_total, signed(model, of_means), outer(signs) * mean_over(integral, products))
 
