@@ -97,7 +97,7 @@ class OfDensity(OfAngles):
         """Return both ends of the shortest arc with the probability `mass` in [0, 1].
 
         The second end is not reduced to one turn, so that it is never below the first. If there are several such arcs,
-        the result is one of them.
+        the result is one of them. For a mass of 0, both ends are the mode.
         """
         low, high = self._of_value(shortest_arc, "interval", mass=mass)
         return low, high
@@ -111,7 +111,7 @@ class OfDensity(OfAngles):
         return self._by_panels("mean")
 
     def mode(self) -> jax.Array:
-        """Return the angle with the largest density, in radians."""
+        """Return the angle with the largest density, in radians, with first derivatives."""
         return self._by_panels("mode")
 
     def mean_resultant_length(self) -> jax.Array:
@@ -508,24 +508,34 @@ def of_panels(distribution: Density, name: str) -> jax.Array:
 
 
 def mode_of(distribution: CircularDistribution, divided: panels.Panels) -> jax.Array:
-    """Return the angle with the largest density, by halving an interval between nodes where its slope changes sign."""
+    """Return the angle with the largest density, by halving an interval between nodes where its slope changes sign.
+
+    Its derivatives are those of the root of the slope, or 0 where the slope itself does not change.
+    """
     dtype = divided.edges.dtype
-    known = lax.stop_gradient(known_parameters(distribution, np.dtype(dtype)))
-    nodes = divided.angles.reshape(-1)
+    known = known_parameters(distribution, np.dtype(dtype))
+    nodes = lax.stop_gradient(divided.angles).reshape(-1)
     best = jnp.argmax(divided.fall.reshape(-1))
     low, high = (lax.dynamic_index_in_dim(jnp.roll(nodes, by), best, keepdims=False) for by in (1, -1))
     here = lax.dynamic_index_in_dim(nodes, best, keepdims=False)
     low, high = jnp.where(low > here, -np.pi, low), jnp.where(high < here, np.pi, high)
+
+    def root(slope: Callable[[jax.Array], jax.Array], _: jax.Array) -> jax.Array:
+        def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = ends
+            middle = 0.5 * (low + high)
+            rises = slope(middle) > 0
+            return jnp.where(rises, middle, low), jnp.where(rises, high, middle)
+
+        return 0.5 * sum(lax.fori_loop(0, 2 + jnp.finfo(dtype).nmant, halve, (low, high)))
+
+    def moved(bend: Callable[[jax.Array], jax.Array], y: jax.Array) -> jax.Array:
+        change = bend(jnp.ones_like(y))
+        return y * jnp.where(change == 0, 0, 1 / jnp.where(change == 0, 1, change))
+
     slope = jax.grad(lambda x: distribution.log_density(x, *known))
-
-    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = 0.5 * (low + high)
-        rises = slope(middle) > 0
-        return jnp.where(rises, middle, low), jnp.where(rises, high, middle)
-
-    low, high = lax.fori_loop(0, 2 + jnp.finfo(dtype).nmant, halve, (low, high))
-    return nan_unless(0.5 * (low + high), ~jnp.isnan(divided.total))
+    mode = lax.custom_root(slope, here, root, moved)
+    return nan_unless(mode, ~jnp.isnan(divided.total))
 
 
 @functools.partial(jax.jit, static_argnames="order")
@@ -542,7 +552,9 @@ def divergence(distribution: Density, other: OfAngles) -> jax.Array:
     divided = divide(distribution, compute)
     against = lax.convert_element_type(other.log_prob(divided.angles), compute)
     gain = jnp.where(divided.weights > 0, divided.fall - against, 0)
-    return (divided.expectation(gain) - jnp.log(divided.total)).astype(dtype)
+    found = divided.expectation(gain) - jnp.log(divided.total)
+    # No divergence is negative. Rounding may make it so, but does not spoil its derivatives.
+    return jnp.where(found < 0, found - lax.stop_gradient(found), found).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -586,7 +598,10 @@ def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tup
     at = lax.stop_gradient(0.5 * sum(lax.fori_loop(0, jnp.finfo(compute).nmant, halve, ends)))
     at = at - jnp.floor(at)
     low, high = angle(at, table), angle(at + within, table)
-    return (low + 0 * mass).astype(dtype), (high + 0 * mass).astype(dtype)
+    # The mode is the limit of arcs that become shorter.
+    mode = mode_of(logs, table.panels)
+    low, high = (jnp.where(within == 0, mode, end) + 0 * mass for end in (low, high))
+    return low.astype(dtype), high.astype(dtype)
 
 
 @jax.jit

@@ -2,7 +2,7 @@
 
 `VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``. Its draws are also differentiable with
 respect to the concentration, so it can be used in a guide. It adds `cdf`, `icdf`, `entropy` and `kl_divergence`, and
-allows a concentration of 0.
+allows a concentration of 0. `kl_divergence` also compares different distributions of one angle.
 
 This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 """
@@ -10,6 +10,7 @@ This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -335,6 +336,15 @@ class CosineBivariateVonMises(BivariateVonMises):
     """
 
     OF = pairs.CosineBivariateVonMises
+
+
+@kl_divergence.register(OfOneAngle, OfOneAngle)
+def kl_divergence_of_angles(p: OfOneAngle, q: OfOneAngle) -> jax.Array:
+    """Return the mean of log(p / q) under `p`, in nats."""
+    shape = jnp.broadcast_shapes(p.batch_shape, q.batch_shape)
+    each = [jax.tree.map(jnp.ravel, own._own()._broadcast_to(shape)) for own in (p, q)]
+    divergence: jax.Array = jax.vmap(lambda p, q: p.kl_divergence(q))(*each)
+    return divergence.reshape(shape)
 
 
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)

@@ -106,8 +106,8 @@ class WrappedCauchy(ClosedForm):
     -----
     The error of `log_prob` is at most 2e-6 (float32) or 1e-13 (float64) times max(1, abs(log_prob)). The tail
     probability of a draw has a relative error of at most 3e-6 (1e-14), or the angle is within 4 ulp. Draws have exact
-    derivatives with respect to both parameters. The source is section 3.5.7 of K. V. Mardia and P. E. Jupp,
-    *Directional Statistics*, 2000.
+    derivatives with respect to both parameters. At rho = 1, derivatives that have no finite limit are infinite or NaN.
+    The source is section 3.5.7 of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
 
     Examples
     --------
@@ -131,8 +131,7 @@ class WrappedCauchy(ClosedForm):
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats, log(2 pi (1 - rho^2))."""
-        rho = arguments.as_jax(self.rho, arguments.compute_dtype(self.dtype))
-        return self._spread(jnp.log(2 * np.pi * (1 - named.valid_length(rho, 1)) * (1 + rho)))
+        return self._evaluate("entropy", named.cauchy_entropy)
 
 
 @pytree("loc", "rho")
@@ -153,7 +152,8 @@ class Cardioid(ClosedForm):
 
     Notes
     -----
-    Accuracy and derivatives are those of `WrappedCauchy`. The source is section 3.5.5 of K. V. Mardia and P. E. Jupp,
+    Accuracy and derivatives are those of `WrappedCauchy`; those of quantiles at -pi and pi have no finite limit at
+    rho = 1/2. The source is section 3.5.5 of K. V. Mardia and P. E. Jupp,
     *Directional Statistics*, 2000.
     """
 
@@ -188,9 +188,11 @@ class WrappedNormal(Symmetric):
     Notes
     -----
     The error of `log_prob` is at most 2e-6 (float32) or 1e-13 (float64) times max(1, abs(log_prob)). Draws have exact
-    derivatives with respect to both parameters. Probabilities and quantiles come from the table of a
-    `CircularDistribution`, and are accurate for a `scale` of 3e-4 or more. The source is section 3.5.7 of K. V. Mardia
-    and P. E. Jupp, *Directional Statistics*, 2000.
+    derivatives with respect to both parameters; those with a `scale` above 10 are uniform to rounding, and do not depend
+    on it. At a `scale` of 0, `log_prob` is inf at `loc` and -inf elsewhere, and its derivatives, which have no limit,
+    are 0. Probabilities, quantiles and the entropy come from the table of a `CircularDistribution`. They are accurate
+    for a `scale` of 3e-4 or more, and NaN near 0. The source is section 3.5.7 of K. V. Mardia and P. E. Jupp,
+    *Directional Statistics*, 2000.
     """
 
     loc: ArrayLike
@@ -209,4 +211,4 @@ class WrappedNormal(Symmetric):
 
     def stddev(self) -> jax.Array:
         """Return the circular standard deviation in radians, which is `scale`."""
-        return self._spread(jnp.where(jnp.asarray(self.scale) >= 0, jnp.asarray(self.scale), jnp.nan))
+        return self._evaluate("stddev", named.normal_deviation)

@@ -106,7 +106,7 @@ def icdf(tails: Tails) -> Function:
         left = (above < 0) | ((below >= 0) & (below <= above))
         tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
         turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
-        tail = jnp.minimum(tail, 0.5)
+        tail = clip(tail, 0, 0.5)
         distance = tails.quantile(tail, 0.5 - tail, shape)
         x = loc + jnp.where(left, -distance, distance) + TWO_PI * (turns + turns_at_cut)
         # Set the ends explicitly: if the cut is deep in a tail, their probabilities round to those of nearby angles.

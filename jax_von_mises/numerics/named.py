@@ -4,18 +4,26 @@ Functions take the distance or the angle from the centre, and return NaN for inv
 density is :math:`(1-\rho^2) / (2\pi(1+\rho^2-2\rho\cos x))`, and the cardioid density :math:`(1+2\rho\cos x) / (2\pi)`.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 from jax_von_mises.numerics.sphere import vectors
 
 # Terms on each side of the wrapped normal's series. Beyond them, terms are below 1e-16 of the sum.
 TERMS = 5
 # Steps of Newton's method for the cardioid quantile, from a start that is at most 1.2 times too large.
 STEPS = 6
+# From this scale on, the wrapped normal density differs from the uniform one by less than 1e-21 of it.
+WIDE = 10.0
+# From this scale on, the wrapped normal's mean resultant length is 0 in float64, as is its derivative.
+WIDEST = 40.0
+# Below this scale, the wrapped normal's log density is that of the nearest turn alone, up to rounding.
+NARROW = 1e-8
 
 
 def valid_length(rho: jax.Array, most: float) -> jax.Array:
@@ -23,17 +31,32 @@ def valid_length(rho: jax.Array, most: float) -> jax.Array:
     return nan_unless(rho, (rho >= 0) & (rho <= most))
 
 
+def cauchy_across(x: jax.Array, rho: jax.Array) -> jax.Array:
+    """Return 1 + rho^2 - 2 rho cos(x), without cancellation."""
+    return jnp.square(1 - rho) + 4 * rho * jnp.square(jnp.sin(0.5 * x))
+
+
 def cauchy_log_density(x: jax.Array, rho: jax.Array) -> jax.Array:
     """Return the logarithm of the wrapped Cauchy density; the relative error of the density is a few roundings."""
     rho = valid_length(rho, 1)
-    # 1 + rho^2 - 2 rho cos(x), without cancellation
-    across = jnp.square(1 - rho) + 4 * rho * jnp.square(jnp.sin(0.5 * x))
-    return jnp.where(across == 0, jnp.inf, jnp.log((1 - rho) * (1 + rho)) - jnp.log(2 * np.pi * across))
+    across = cauchy_across(x, rho)
+    return jnp.where(across == 0, jnp.inf, jnp.log1p(-rho) + jnp.log1p(rho) - jnp.log(2 * np.pi * across))
 
 
 def cauchy_lower_tail(x: jax.Array, rho: jax.Array) -> jax.Array:
     """Return the probability of an angle below `x` in [-pi, pi], with the relative error of a few roundings."""
-    rho = valid_length(rho, 1)
+    return tail_of_cauchy(x, valid_length(rho, 1))
+
+
+def slopes_of_cauchy(tail: jax.Array, x: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of `tail_of_cauchy`, also at the ends, where its cosine is clipped."""
+    across = np.pi * cauchy_across(x, rho)
+    return 0.5 * (1 - rho) * (1 + rho) / across, jnp.sin(x) / across
+
+
+@with_slopes(slopes_of_cauchy)
+def tail_of_cauchy(x: jax.Array, rho: jax.Array) -> jax.Array:
+    """Return `cauchy_lower_tail` of a valid `rho`."""
     half = 0.5 * x
     # The cosine is negative for the float32 beyond pi.
     return jnp.arctan2((1 - rho) * jnp.maximum(jnp.cos(half), 0), -(1 + rho) * jnp.sin(half)) / np.pi
@@ -43,6 +66,12 @@ def cauchy_quantile(t: jax.Array, half_minus_t: jax.Array, rho: jax.Array) -> ja
     """Return the distance in [0, pi] beyond which an angle lies, on one side, with probability `t` in [0, 1/2]."""
     rho = valid_length(rho, 1)
     return 2 * jnp.arctan2((1 - rho) * jnp.sin(np.pi * half_minus_t), (1 + rho) * jnp.sin(np.pi * t))
+
+
+def cauchy_entropy(loc: jax.Array, rho: jax.Array) -> jax.Array:
+    """Return the differential entropy, log(2 pi (1 - rho^2))."""
+    rho = valid_length(rho, 1)
+    return nan_unless(np.log(2 * np.pi) + jnp.log1p(-rho) + jnp.log1p(rho), jnp.isfinite(loc))
 
 
 def cauchy_length(order: int, rho: jax.Array) -> jax.Array:
@@ -68,9 +97,18 @@ def less_sine(y: jax.Array) -> jax.Array:
 
 def cardioid_lower_tail(x: jax.Array, rho: jax.Array) -> jax.Array:
     """Return the probability of an angle below `x` in [-pi, pi]; each tail has a relative error of a few roundings."""
-    rho = valid_length(rho, 0.5)
-    y = np.pi - jnp.abs(x)
-    y = jnp.maximum(y, 0)
+    return tail_of_cardioid(x, valid_length(rho, 0.5))
+
+
+def slopes_of_cardioid(tail: jax.Array, x: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the derivatives of `tail_of_cardioid`, also at the ends and at the centre, where its formula changes."""
+    return ((1 - 2 * rho) + 4 * rho * jnp.square(jnp.cos(0.5 * x))) / (2 * np.pi), jnp.sin(x) / np.pi
+
+
+@with_slopes(slopes_of_cardioid)
+def tail_of_cardioid(x: jax.Array, rho: jax.Array) -> jax.Array:
+    """Return `cardioid_lower_tail` of a valid `rho`."""
+    y = jnp.maximum(np.pi - jnp.abs(x), 0)
     tail = ((1 - 2 * rho) * y + 2 * rho * less_sine(y)) / (2 * np.pi)
     return jnp.where(x < 0, tail, 1 - tail)
 
@@ -95,8 +133,9 @@ def cardioid_quantile(t: jax.Array, half_minus_t: jax.Array, rho: jax.Array) -> 
 
     for _ in range(STEPS):
         y = step(y, fixed, of)
-    # The last step has the derivatives.
-    return jnp.maximum(np.pi - step(lax.stop_gradient(y), e, area), 0)
+    # The last step has the derivatives, also where rounding made the distance negative.
+    distance = np.pi - step(lax.stop_gradient(y), e, area)
+    return distance + lax.stop_gradient(jnp.maximum(-distance, 0))
 
 
 def cardioid_length(order: int, rho: jax.Array) -> jax.Array:
@@ -105,32 +144,55 @@ def cardioid_length(order: int, rho: jax.Array) -> jax.Array:
     return {0: jnp.ones_like(rho) + 0 * rho, 1: rho}.get(order, 0 * rho)
 
 
+@with_slopes(lambda y, x, scale: (1 / scale, -y / scale))
+def in_scales(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return x / scale; its derivatives, unlike those of JAX, do not divide by a square that underflows."""
+    return x / scale
+
+
 def normal_log_density(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Return the logarithm of the wrapped normal density."""
     scale = nan_unless(scale, scale >= 0)
     narrow = scale < 2.5  # where both series have as many terms
-    small = jnp.where(narrow, jnp.maximum(scale, 1e-18), 1.0)
+    small = jnp.where(narrow & (scale > 0), scale, 1.0)
     turns = [2 * np.pi * k for k in range(-TERMS, TERMS + 1)]
-    first = -0.5 * jnp.square(x / small)
     # Each exponent relative to that of the nearest turn: -((x + turn)^2 - x^2) / (2 scale^2)
-    sums = sum(jnp.exp(-(x + 0.5 * turn) * (turn / small) / small) for turn in turns)
-    direct = first + jnp.log(sums) - jnp.log(small * np.sqrt(2 * np.pi))
-    rho = jnp.exp(-0.5 * jnp.square(jnp.where(narrow, 2.5, scale)))
+    within = jnp.maximum(small, NARROW)
+    relative = [-(x + 0.5 * turn) * (turn / within) / within for turn in turns]
+    # The largest is 0, or more if the reduction of a large angle has rounded `x` to more than pi.
+    top = lax.stop_gradient(functools.reduce(jnp.maximum, relative))
+    sums = sum(jnp.exp(each - top) for each in relative)
+    direct = -0.5 * jnp.square(in_scales(x, small)) + top + jnp.log(sums) - jnp.log(small * np.sqrt(2 * np.pi))
+    rho = normal_length(1, jnp.where(narrow, 2.5, scale))
     series = sum(rho ** (k * k) * jnp.cos(k * x) for k in range(1, TERMS + 1))
     value = jnp.where(narrow, direct, jnp.log1p(2 * series) - np.log(2 * np.pi))
     return jnp.where(scale == 0, jnp.where(x == 0, jnp.inf, -jnp.inf), value)
 
 
+def half_square(scale: jax.Array) -> jax.Array:
+    """Return scale^2 / 2, at most that of `WIDEST`."""
+    return 0.5 * jnp.square(clip(nan_unless(scale, scale >= 0), 0, WIDEST))
+
+
 def normal_length(order: int, scale: jax.Array) -> jax.Array:
     """Return the mean of cos(order * x)."""
-    return jnp.exp(-0.5 * jnp.square(order * nan_unless(scale, scale >= 0)))
+    return jnp.exp(-(order**2) * half_square(scale))
 
 
 def normal_quantile(t: jax.Array, half_minus_t: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return the distance, before it is wrapped, beyond which an angle lies on one side with probability `t`."""
-    return nan_unless(scale, scale >= 0) * jnp.abs(vectors.normal(t, half_minus_t, jnp.zeros_like(t, bool)))
+    """Return the distance, before it is wrapped, beyond which an angle lies on one side with probability `t`.
+
+    A `scale` above `WIDE` counts as `WIDE`, so that the distance has enough digits after the turns are removed.
+    """
+    scale = clip(nan_unless(scale, scale >= 0), 0, WIDE)
+    return scale * jnp.abs(vectors.normal(t, half_minus_t, jnp.zeros_like(t, bool)))
 
 
 def normal_variance(loc: jax.Array, scale: jax.Array) -> jax.Array:
     """Return the circular variance."""
-    return nan_unless(-jnp.expm1(-0.5 * jnp.square(nan_unless(scale, scale >= 0))), jnp.isfinite(loc))
+    return nan_unless(-jnp.expm1(-half_square(scale)), jnp.isfinite(loc))
+
+
+def normal_deviation(loc: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the circular standard deviation."""
+    return nan_unless(scale, (scale >= 0) & jnp.isfinite(loc))

@@ -4,7 +4,8 @@
 number chooses the component. The other numbers are those of a draw from that component.
 
 A word chooses component j for w_j 2^32 of its values, rounded down to a whole number, and the most likely component for
-the rest. Weights are therefore exact to 2^-32, and a component of weight 0 is never chosen.
+the rest. The probability of a component is therefore w_j to 2^-32 (to n 2^-32 for the most likely of n components), and
+a component of weight 0 is never chosen. In float32, up to 1000 weights w_j have rounding errors of at most 5e-7.
 """
 
 import functools
@@ -45,13 +46,18 @@ def mixed(
 ) -> jax.Array:
     """Return draws of a mixture, as a family's `place`."""
     logits, *of_components = parameters
-    log_weights = jax.nn.log_softmax(lax.stop_gradient(logits))
-    index = chosen(numbers(0)[0], jnp.exp(log_weights))
-    known = aligned(~jnp.any(jnp.isnan(log_weights), -1), index.ndim)
+    weights = weights_of(lax.stop_gradient(logits))
+    index = chosen(numbers(0)[0], weights)
+    known = aligned(~jnp.any(jnp.isnan(weights), -1), index.ndim)
     ranks = component.parameters.values()
     of_draws = tuple(taken(parameter, index, rank) for parameter, rank in zip(of_components, ranks, strict=True))
     x = component.place(numbers.after(1), of_draws, route, sharding)
     return jnp.where(known.reshape(*known.shape, *[1] * (x.ndim - known.ndim)), x, jnp.nan)
+
+
+def weights_of(logits: jax.Array) -> jax.Array:
+    """Return the weights of up to 1000 components, with errors of at most 5e-7 in float32."""
+    return jnp.exp(jax.nn.log_softmax(logits))
 
 
 def chosen(word: jax.Array, weights: jax.Array) -> jax.Array:

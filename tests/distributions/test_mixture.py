@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import optimize, special
 
 from jax_von_mises import Mixture, Torus, VonMises, VonMisesFisher, sample_von_mises
 from tests import goodness_of_fit, reference
@@ -144,6 +145,47 @@ def test_derivatives_of_quantiles():
             ]
             found = float(jax.tree.leaves(slopes)[i][1])
             assert found == pytest.approx(float(moved[1] - moved[0]) / (2 * h), rel=1e-5, abs=1e-9)
+
+
+def test_derivatives_of_the_mode():
+    """They are differences of the modes found on a fine grid, and an interval without mass is the mode."""
+    with jax.enable_x64(True):
+        mixture = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), three())
+        leaves, tree = jax.tree.flatten(mixture)
+        mode, slopes = jax.value_and_grad(lambda mixture: mixture.mode())(mixture)
+        np.testing.assert_allclose(mixture.interval(0.0), mode, rtol=1e-12)
+
+        def density_of(leaves):
+            logits, locs, ks = (np.asarray(leaf) for leaf in leaves)
+            weights = special.softmax(logits)
+            return lambda x: sum(w * reference.pdf(x - m, k) for w, m, k in zip(weights, locs, ks, strict=True))
+
+        def best(leaves):
+            density = density_of(leaves)
+            return optimize.brentq(lambda x: density(x + 1e-4) - density(x - 1e-4), 2.8, 3.1, xtol=1e-13)
+
+        assert float(mode) == pytest.approx(best(leaves), abs=1e-6)
+        for i, leaf in enumerate(leaves):
+            for j in range(3):
+                moved = [best([*leaves[:i], leaf.at[j].add(h), *leaves[i + 1 :]]) for h in (1e-3, -1e-3)]
+                found = float(jax.tree.leaves(slopes)[i][j])
+                assert found == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-3, abs=1e-6)
+
+
+def test_divergence_from_itself():
+    """It is not negative, and its derivatives stay those of the divergence."""
+    mixture = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 2.0], [5.0, 20.0]))
+    assert 0 <= mixture.kl_divergence(mixture) < 1e-6
+
+    def divergence(shift):
+        moved = VonMises(mixture.components.loc + shift, mixture.components.concentration)
+        return mixture.kl_divergence(Mixture(logits=mixture.logits, components=moved))
+
+    # The second derivative is the information about a shift, the mean square of the slope of the log density.
+    x = np.float32(np.linspace(-np.pi, np.pi, 4096, endpoint=False))
+    slope = jax.vmap(jax.grad(mixture.log_prob))(x)
+    information = np.sum(np.asarray(mixture.prob(x) * slope**2, float)) * 2 * np.pi / 4096
+    np.testing.assert_allclose(jax.grad(jax.grad(divergence))(0.0), information, rtol=1e-4)
 
 
 def test_quantiles_with_a_point_mass():

@@ -1,6 +1,7 @@
 """Test the NumPyro distribution `VonMises` as NumPyro's own tests do, and in inference with a known answer."""
 
 import functools
+import itertools
 import math
 
 import jax
@@ -21,10 +22,13 @@ from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanFiel
 from numpyro.infer.reparam import CircularReparam  # noqa: E402
 
 from jax_von_mises.numpyro import (  # noqa: E402
+    Cardioid,
     CosineBivariateVonMises,
     SineBivariateVonMises,
     VonMises,
     VonMisesFisher,
+    WrappedCauchy,
+    WrappedNormal,
 )
 from tests import reference  # noqa: E402
 
@@ -359,6 +363,21 @@ def test_kl_divergence(classes):
     np.testing.assert_allclose(divergence, expected, rtol=2e-6)
     independent = kl_divergence(p.to_event(1), q.expand((2, 2)).to_event(1))
     np.testing.assert_allclose(independent, expected.sum(-1), rtol=2e-6)
+
+
+@pytest.mark.slow
+def test_kl_divergence_of_other_angles():
+    """It is registered between all distributions of one angle, and broadcasts their batches."""
+    x = np.float32(circle())
+    distributions = VonMises(0.3, 2.0), WrappedCauchy(2.5, 0.6), Cardioid(-3.0, 0.4), WrappedNormal(1.0, 0.8)
+    for p, q in itertools.product(distributions, repeat=2):
+        log_p, log_q = (np.float64(each.log_prob(x)) for each in (p, q))
+        expected = np.mean(2 * np.pi * np.exp(log_p) * (log_p - log_q))
+        np.testing.assert_allclose(kl_divergence(p, q), expected, rtol=1e-5, atol=1e-6)
+    p = WrappedNormal(np.float32([0.0, 1.0]), 0.5)
+    found = kl_divergence(p, WrappedCauchy(np.float32([[0.5], [1.0], [2.0]]), 0.5))
+    assert found.shape == (3, 2)
+    np.testing.assert_allclose(found[2, 1], kl_divergence(WrappedNormal(1.0, 0.5), WrappedCauchy(2.0, 0.5)), rtol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------- inference

@@ -1,6 +1,7 @@
 """Compare the wrapped Cauchy, cardioid and wrapped normal distributions with mpmath and with other computations."""
 
 import jax
+import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
@@ -119,6 +120,106 @@ def test_closed_forms(one):
     np.testing.assert_allclose(np.cos((low + high) / 2 - one.mean()), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=slow)])
+def test_draws_of_wide_normals(dtype, key):
+    """They have the wrapped normal distribution at every scale, by its Fourier series, and are not on a lattice."""
+    scale = np.asarray([5, 8, 9, 20, 1e8, np.inf], dtype)
+    with jax.enable_x64(dtype == np.float64):
+        draw = jax.jit(lambda scale: WrappedNormal(dtype(0.3), scale).sample(key, (50_000,)))
+        x, slope = (np.asarray(found, float) for found in jax.jvp(draw, (scale,), (np.ones_like(scale),)))
+    assert np.isfinite(slope).all()
+    assert (slope[:, :3] != 0).any(0).all()
+    for s, column in zip(scale.astype(float), x.T, strict=True):
+        terms = [np.exp(-0.5 * (k * s) ** 2) * (np.sin(k * (column - 0.3))) / (np.pi * k) for k in (1, 2)]
+        assert stats.kstest(0.5 + column / (2 * np.pi) + sum(terms), "uniform").pvalue > P_VALUE
+        assert len(np.unique(column)) > 0.97 * len(column)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=slow)])
+def test_narrow_normals(dtype):
+    """Densities and their derivatives are those of the normal distribution, down to the smallest normal scale."""
+    tiny = float(np.finfo(dtype).tiny)
+    scale, z = np.meshgrid(
+        np.asarray([tiny, tiny**0.8, 1e-20, 1e-19, 1e-12, 1e-6], dtype), np.asarray([0, 1, 1.25, 1.5])
+    )
+    scale = scale.astype(dtype).reshape(-1)
+    x = (scale * z.reshape(-1)).astype(dtype)
+    with jax.enable_x64(dtype == np.float64):
+        both = jax.jit(jax.vmap(jax.value_and_grad(named.normal_log_density, (0, 1))))
+        found, (in_x, in_scale) = jax.tree.map(lambda leaf: np.asarray(leaf, float), both(x, scale))
+        far = named.normal_log_density(np.asarray([1.0, np.pi], dtype), np.full(2, tiny, dtype))
+    scale, x = scale.astype(float), x.astype(float)
+    z, limit = x / scale, 2e-6 if dtype == np.float32 else 1e-13
+    expected = -0.5 * z**2 - np.log(scale) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(found, expected, rtol=limit)
+    np.testing.assert_allclose(in_x * scale, -z, rtol=limit, atol=limit)
+    np.testing.assert_allclose(in_scale * scale, z**2 - 1, rtol=limit, atol=limit)
+    assert np.isneginf(far).all()
+
+
+def test_narrow_normals_at_large_angles():
+    """The density of an angle near the antipode stays small, although its reduction to one turn is inexact."""
+    x = np.arange(1e6, 1e6 + 400, dtype=np.float32)
+    assert (np.asarray(WrappedNormal(0.0, 0.01).log_prob(x)) < 4).all()
+    assert np.asarray(WrappedNormal(0.0, 1e-5).log_prob(x)).max() < 11
+
+
+@pytest.mark.parametrize(
+    ("make", "density", "rho"),
+    [
+        (WrappedCauchy, wrapped_cauchy, 0.0),
+        pytest.param(WrappedCauchy, wrapped_cauchy, 1 - 2.0**-23, marks=slow),
+        (Cardioid, cardioid, 0.0),
+        pytest.param(Cardioid, cardioid, 0.3, marks=slow),
+        (Cardioid, cardioid, 0.5),
+    ],
+)
+def test_derivatives_at_the_ends(make, density, rho):
+    """Those of densities, probabilities and quantiles are exact at the ends of the parameters and of the circle."""
+    with mpmath.workdps(30):
+        pi = mpmath.pi
+        for x in (-np.pi, 0.0, 1.0):
+            if rho > 0.9 and x != 1:
+                continue
+            at, cut = (-pi if x < -3 else mpmath.mpf(x)), density(-pi, rho)
+
+            def probability(rho, at=at):
+                if make is Cardioid:
+                    return (at + pi + 2 * rho * mpmath.sin(at)) / (2 * pi)
+                return 0.5 + mpmath.atan2((1 + rho) * mpmath.sin(at / 2), (1 - rho) * mpmath.cos(at / 2)) / pi
+
+            here = density(at, rho)
+            in_rho = mpmath.diff(probability, rho) if at > -pi else mpmath.mpf(0)
+            of_cdf = [float(each) for each in (here, cut - here, in_rho)]
+            found = jax.grad(lambda x, loc, rho: make(loc, rho).cdf(x), (0, 1, 2))(x, 0.0, rho)
+            np.testing.assert_allclose(found, of_cdf, rtol=1e-5, atol=1e-6)
+            if rho == 0.5 and x < -3:  # the density is 0
+                continue
+            of_icdf = [float(each) for each in (1 / here, (here - cut) / here, -in_rho / here)]
+            q = np.float32(probability(rho) if at > -pi else 0)
+            found = jax.grad(lambda q, loc, rho: make(loc, rho).icdf(q), (0, 1, 2))(q, 0.0, rho)
+            if rho < 0.9:  # otherwise float32 cannot hold 1 - q
+                np.testing.assert_allclose(found, of_icdf, rtol=1e-5, atol=1e-5)
+            with_x = mpmath.diff(lambda angle: mpmath.log(density(angle, rho)), at)
+            with_rho = mpmath.diff(lambda rho, at=at: mpmath.log(density(at, rho)), rho)
+            found = jax.grad(lambda x, loc, rho: make(loc, rho).log_prob(x), (0, 1, 2))(x, 0.0, rho)
+            np.testing.assert_allclose(found, np.array([with_x, -with_x, with_rho], float), rtol=1e-5, atol=1e-5)
+
+
+def test_infinitely_wide_normals():
+    """At an infinite scale, the distribution is uniform, and nothing but `stddev` depends on the scale."""
+
+    def results(scale):
+        one = WrappedNormal(0.5, scale)
+        names = ("variance", "mean_resultant_length", "mean", "entropy")
+        return one.log_prob(1.0), one.cdf(1.0), one.moment(1).real, *(getattr(one, name)() for name in names)
+
+    for each in jax.jacobian(results)(jnp.inf):
+        assert each == 0
+    np.testing.assert_allclose(WrappedNormal(0.5, np.inf).moment(0), 1)
+    np.testing.assert_allclose(WrappedNormal(0.5, np.inf).log_prob(1.0), -np.log(2 * np.pi), rtol=1e-6)
+
+
 @slow
 @pytest.mark.parametrize("one", ONE, ids=lambda one: type(one).__name__)
 def test_derivatives_of_draws(one, key):
@@ -147,4 +248,12 @@ def test_invalid_parameters(key):
         assert np.isnan(one.sample(key)).tolist() == [False, True]
         assert np.isnan(one.log_prob(1.0)).tolist() == [False, True]
         assert np.isnan(one.mean()).tolist() == [False, True]
-        assert np.isnan(make(np.inf, good).log_prob(1.0))
+        for loc in (np.inf, np.nan):
+            one = make(loc, good)
+            for name in ("log_prob", "prob", "cdf", "sf", "icdf", "isf", "interval"):
+                assert np.isnan(getattr(one, name)(0.3)).all(), name
+            for name in ("mean", "mode", "mean_resultant_length", "variance", "stddev", "entropy"):
+                assert np.isnan(getattr(one, name)()), name
+            assert np.isnan(one.moment(0))
+            assert np.isnan(one.sample(key))
+            assert np.isnan(one.kl_divergence(VonMises(0.0, 1.0)))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from scipy import special
 
 import jax_von_mises as jvm
 from jax_von_mises import Mixture, SineBivariateVonMises, SineSkewed, Torus, VonMises, VonMisesFisher
@@ -125,3 +126,33 @@ def test_names():
     made = mixture.mixture_of(sampler.VON_MISES)
     assert sampler.family_named("mixture-of-von-mises") is made
     assert sampler.family_named("sine-skewed-density").parameters["hard"] == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [2, 30, 1000])
+def test_probabilities_of_components(count, dtype):
+    """They differ from the weights, computed in float64, by no more than the page of guarantees says."""
+    logits = np.random.default_rng(count).normal(size=(8, count)) * np.array([[0.3], [1], [4], [8]] * 2) + 300
+    logits = logits.astype(dtype)
+    exact = special.softmax(logits.astype(np.float64), -1)
+    rows, largest = np.arange(8), exact.argmax(-1)
+
+    @jax.jit
+    def rank(word, weights):
+        """Return the position of the component that each word chooses, where the most likely one comes last."""
+        found = jax.vmap(mixture.chosen)(word, weights)
+        return jnp.where(found == largest[:, None].astype(np.int32), count, found)
+
+    with jax.enable_x64(dtype == np.float64):
+        weights = jax.jit(mixture.weights_of)(logits)
+        # Find the first word of a later component by bisection.
+        first, last = np.zeros((8, count), np.int64), np.full((8, count), 2**32)
+        while (first < last).any():
+            middle = np.minimum((first + last) // 2, 2**32 - 1)
+            later = np.asarray(rank(middle.astype(np.uint32), weights)) > np.arange(count)
+            first, last = np.where(later, first, np.minimum(middle + 1, last)), np.where(later, middle, last)
+    found = np.diff(first, prepend=0) / 2**32
+    found[rows, largest] = 1 - first[:, -1] / 2**32
+    limit = np.full_like(exact, 2.0**-32)
+    limit[rows, largest] *= count
+    assert (np.abs(found - exact) <= limit + (5e-7 if dtype == np.float32 else 1e-14)).all()
