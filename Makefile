@@ -47,8 +47,8 @@ test-gpu-programs: .venv-gpu-programs/installed ## compile draws for an H100 wit
 	.venv-gpu-programs/bin/python -m tools.gpu_programs --check
 exactness: .venv-test/installed ## compare millions of angles with their distribution
 	.venv-test/bin/python -m benchmarks.exactness --quick
-guard: .venv-bench/installed ## compare the sampler's rate with others', in a few minutes: PASS, FAIL or TOO NOISY
-	.venv-bench/bin/python -m benchmarks.performance_benchmark --guard $(GUARD)
+guard: ## compare the code of the committed results with the package; GUARD=--strict fails
+	@$(PYTHON) -m benchmarks.guard $(GUARD)
 lint: .venv-lint/installed ## check style, types, layers and the install script
 	.venv-lint/bin/ruff check
 	.venv-lint/bin/ruff format --check

@@ -1,75 +1,79 @@
-"""Judge a few cases against reduced goals, and give one verdict on all of them.
+"""Check that the committed results are those of the current package, or compare two files of results.
 
-The goals are reduced so that any machine can meet them. A noisy case is measured up to three times. Goals that are
-still too noisy to judge make the verdict TOO NOISY unless another goal is missed.
+``python -m benchmarks.guard`` compares the code that the results of the pages name with the package's folder in the
+last commit. A difference is reported, and with ``--strict`` it is an error. ``python -m benchmarks.guard OLD NEW``
+lists the cases in which the package became slower or faster: those whose intervals of a ratio do not overlap.
 """
 
-from benchmarks import goals
-from benchmarks.peers import OURS
+import argparse
+import sys
+from pathlib import Path
 
-__all__ = ["CASES", "EXIT_CODES", "PEERS", "attempt", "bounds", "overall"]
+from benchmarks import environment, results
+from benchmarks.results import OURS, number, ratio_text
+from benchmarks.text import table
 
-# Fractions of the goals. Small calls measure the overhead of Python and of the system, which varies more.
-SHARE, SMALL_SHARE = 0.4, 0.25
-CASES = ("k=0.1", "k=1e4", "array", "small", "cdf", "fit")
-PEERS = (OURS, "normal", "numpy", "scipy", "numpyro")
-ROUNDS = 7
-ATTEMPTS = 3
+__all__ = ["changes", "main"]
 
-PASS, FAIL, TOO_NOISY, NOTHING = "PASS", "FAIL", "TOO NOISY", "NOTHING TO JUDGE"
-EXIT_CODES = {PASS: 0, FAIL: 1, TOO_NOISY: 0, NOTHING: 2}
-# States that another attempt may settle.
-OPEN = (goals.TOO_NOISY, goals.TOO_CLOSE)
+FILE = Path(__file__).parent / "results" / "cpu-epyc-2-cores.csv"
 
 
-def bounds():
-    """Return the reduced goals."""
-    return tuple(
-        goal._replace(at_least=(SMALL_SHARE if goal.group == "small" else SHARE) * goal.at_least)
-        for goal in goals.GOALS
-    )
+def changes(old, new):
+    """Return the rows of `new` with a ratio below and above that of `old`, each with the row of `old`."""
+    before = {row[:3]: row for row in old.rows if row.ratio is not None and row.peer != OURS}
+    pairs = [(before[row[:3]], row) for row in new.rows if row[:3] in before and row.ratio is not None]
+    slower = [(was, now) for was, now in pairs if now.ratio_high < was.ratio_low]
+    faster = [(was, now) for was, now in pairs if now.ratio_low > was.ratio_high]
+    return slower, faster
 
 
-def attempt(measure, platform, required, attempts=ATTEMPTS):
-    """Measure a case until each of its verdicts is settled, at most `attempts` times.
-
-    Parameters
-    ----------
-    measure : callable
-        Function that measures the case and returns its entry in the result file.
-    platform : str
-        Platform on which JAX runs.
-    required : sequence of Goal
-        The goals to judge.
-    attempts : int
-        Largest number of measurements.
-
-    Returns
-    -------
-    entry : dict
-        The entry of the last measurement.
-    verdicts : list of Verdict
-        Each verdict is from the first attempt that settled it, since a choice among attempts would be biased.
-    """
-    settled = {}
-    for _ in range(attempts):
-        entry = measure()
-        for verdict in goals.verdicts(platform, [entry], required):
-            if verdict.peer not in settled or settled[verdict.peer].state in OPEN:
-                settled[verdict.peer] = verdict
-        if not any(verdict.state in OPEN for verdict in settled.values()):
-            break
-    return entry, list(settled.values())
+def lines(pairs):
+    """Return a table of changes, with the largest first."""
+    pairs = sorted(pairs, key=lambda pair: pair[1].ratio / pair[0].ratio)
+    rows = [("case", "against", "before", "now", "change")]
+    for was, now in pairs:
+        change = f"{number(now.ratio / was.ratio)}x"
+        rows.append((f"{now.group}, {now.case}", now.peer, ratio_text(was), ratio_text(now), change))
+    return table(rows)
 
 
-def overall(verdicts):
-    """Return FAIL if a goal is missed, else TOO NOISY if a verdict is open, else PASS.
+def compare(old, new):
+    """Print the changes between two files; return 1 if a case became slower."""
+    slower, faster = changes(results.of(old), results.of(new))
+    for title, pairs in (("slower", slower), ("faster", faster)):
+        print(f"{len(pairs)} ratios are {title}" + (f":\n{lines(pairs)}" if pairs else ""))
+    return 1 if slower else 0
 
-    Return NOTHING TO JUDGE if no goal was measured.
-    """
-    states = {verdict.state for verdict in verdicts} - {goals.NOT_MEASURED}
-    if goals.MISSED in states:
-        return FAIL
-    if states & set(OPEN):
-        return TOO_NOISY
-    return PASS if states else NOTHING
+
+def check(path, strict):
+    """Print whether the results are those of the current package; return 1 if they are not and `strict` is set."""
+    current = environment.tree()
+    if current is None:
+        print("skipped: without git and a clone, the code of the results cannot be compared with the package's")
+        return 0
+    measured = results.of(path).head["tree"]
+    if measured == current:
+        print(f"the results in {path.name} are those of this package")
+        return 0
+    print(f"the results in {path.name} are those of tree {measured[:12]}, not of the package's tree {current[:12]}")
+    print("measure again with python -m benchmarks.performance_benchmark --out FILE, then run make pages")
+    return 1 if strict else 0
+
+
+def main(arguments=None):
+    """Run the guard; return the exit code, which is 2 if a file has no results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="the old and the new results to compare")
+    parser.add_argument("--strict", action="store_true", help="fail if the results are not those of this package")
+    options = parser.parse_args(arguments)
+    if len(options.files) not in (0, 2):
+        parser.error("give two files, the old one first, or none")
+    try:
+        return compare(*options.files) if options.files else check(FILE, options.strict)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

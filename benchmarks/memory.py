@@ -4,8 +4,6 @@ import threading
 import time
 from typing import NamedTuple
 
-import psutil
-
 __all__ = ["Resident", "Trace", "resident"]
 
 
@@ -18,6 +16,8 @@ class Resident(NamedTuple):
 
 def resident():
     """Return the `Resident` memory of this process."""
+    import psutil
+
     found = psutil.Process().memory_info()
     return Resident(found.rss, found.rss - getattr(found, "shared", 0))
 

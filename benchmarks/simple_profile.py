@@ -1,33 +1,26 @@
-"""Profile a machine in half a minute: show its device, first call, rate, small calls, memory and copies to the host.
+"""Profile a machine in half a minute: show its device, first call, rates, small calls, memory and copies to the host.
 
-``python -m benchmarks.simple_profile`` needs only the package and psutil, and writes no files. It compares the sampler
-with ``jax.random.normal`` in the same run. To diagnose a problem, run ``jax-von-mises doctor``. To compare with other
+``python -m benchmarks.simple_profile`` needs only the package, and writes no files. It compares the sampler with
+``jax.random.normal`` in the same run. To diagnose a problem, run ``jax-von-mises doctor``. To compare with other
 libraries, run ``python -m benchmarks.performance_benchmark``.
 """
 
 import argparse
 import os
-import statistics
 import sys
 import time
 
-from benchmarks import environment, quiet, timing
-from benchmarks.cases import Case
-from benchmarks.peers import OURS, PEERS
-from benchmarks.performance_benchmark import run_case
-from benchmarks.text import case_table, environment_text, marked, table, time_text
+from benchmarks import competitors, environment, timing
+from benchmarks.text import bytes_text, interval_text, number, table, time_text
 
 __all__ = ["advice", "main"]
 
 CONCENTRATION = 5.0
 SIZES = {"cpu": (2**10, 2**20, 2**24), "gpu": (2**10, 2**20, 2**28)}
-ROUNDS = 9
+SECONDS = 5  # for the rounds of each size
 # Free bytes needed per draw: twice the four float32 arrays of `jax.random.normal`, to leave memory for other programs.
 ROOM = 32
-
-NORMAL = "normal"
-COMPARED = [peer for peer in PEERS if peer.name in (OURS, NORMAL)]
-
+OURS, NORMAL = "sample_von_mises", "jax.random.normal"
 # Seconds; a compilation cache is worthwhile if a first call takes longer.
 LONG_COMPILE = 0.2
 
@@ -45,14 +38,12 @@ def unused_gpu():
     return next(iter(names), None)
 
 
-def bytes_text(size):
-    """Return a number of bytes as text, or "unknown" for None."""
-    from jax_von_mises.streams.disk import readable
-
-    return "unknown" if size is None else readable(size)
+def fitting(sizes, free):
+    """Return the sizes that fit into `free` bytes, but at least the smallest one."""
+    return tuple(size for size in sizes if free is None or ROOM * size <= free) or sizes[:1]
 
 
-def print_first_call(count):
+def first_call(count):
     """Compile the sampler and print the time of each stage; return the seconds a cache would save, and the program."""
     from jax_von_mises import runtime
 
@@ -66,26 +57,21 @@ def print_first_call(count):
     return 0.0 if cache else total, compiled
 
 
-def stage_row(case, busy):
-    """Time the stages of our call, and return their table row."""
+def measure(count):
+    """Time both samplers; return their timings by name, and the seconds of the stages of our call."""
     import jax
 
-    competitor = COMPARED[0].prepare(case).competitor
-    competitor.wait(competitor.draw(competitor.fresh(0)))
-    turns = timing.stages({OURS: competitor}, jax.device_get, ROUNDS)[OURS]
-    total = timing.Timing(0.0, tuple(map(sum, turns)))
-    times = (statistics.median(each) for each in zip(*turns, strict=True))
-    doubtful = busy or total.wide
-    return f"{case.count:,}", *(marked(time_text(seconds), doubtful) for seconds in times), f"{total.spread:.0%}"
+    import jax_von_mises as jvm
+
+    ours = competitors.of_keys(lambda key, k: jvm.sample_von_mises(key, 0.0, k, (count,)), CONCENTRATION)
+    players = {OURS: ours, NORMAL: competitors.of_keys(lambda key: jax.random.normal(key, (count,)))}
+    for player in players.values():
+        timing.first_call(player)
+    return timing.rounds(players, seconds=SECONDS), timing.stages(ours, jax.device_get)
 
 
-def fitting(sizes, free):
-    """Return the sizes that fit into `free` bytes, but at least the smallest one."""
-    return tuple(size for size in sizes if free is None or ROOM * size <= free) or sizes[:1]
-
-
-def print_memory(count, compiled):
-    """Print the memory of the largest call and of the device."""
+def memory(count, compiled):
+    """Return the memory of the largest call and of the device as text."""
     from jax_von_mises import runtime
 
     held = runtime.memory_report()[0]
@@ -93,39 +79,17 @@ def print_memory(count, compiled):
         batch = f"{runtime.suggest_batch_size(concentration=CONCENTRATION):,} angles"
     except MemoryError:
         batch = "none fits"
-    rows = [
-        (f"result of {count:,} draws", bytes_text(compiled.output_bytes)),
-        ("temporary memory of that call", bytes_text(compiled.temporary_bytes)),
-        ("device memory in use", bytes_text(held.in_use)),
-        ("device memory free", bytes_text(held.free)),
-        ("suggested batch of a stream", batch),
-    ]
-    print(f"\nMemory\n{table(rows)}", flush=True)
+    sizes = {f"result of {count:,} draws": compiled.output_bytes, "temporary memory": compiled.temporary_bytes}
+    sizes |= {"device memory in use": held.in_use, "device memory free": held.free}
+    return table([*((name, bytes_text(size)) for name, size in sizes.items()), ("suggested batch of a stream", batch)])
 
 
-def advice(gpu, busy, entry, compiling):
-    """Return recommendations, one sentence each; none of them is based on noisy rates.
-
-    Parameters
-    ----------
-    gpu : str or None
-        A GPU that JAX does not use.
-    busy : bool
-        Whether the machine was busy.
-    entry : dict
-        The result of `run_case` for the largest case.
-    compiling : float
-        Seconds of a first call that a compilation cache would save.
-    """
+def advice(gpu, ratio, compiling):
+    """Return recommendations from the name of an unused GPU or None, our relative rate, and the seconds to compile."""
     lines = []
     if gpu is not None:
         lines.append(f"JAX does not use the {gpu}; run jax-von-mises doctor to find the reason.")
-    found = entry["results"]
-    if busy:
-        lines.append("Other work slowed this program down; run it again when the machine is quiet.")
-    elif any(result["wide"] for result in found.values()):
-        lines.append("The rounds disagree for the largest arrays; run this program again when the machine is quiet.")
-    elif found[NORMAL]["ratio"] * (1 + timing.noise_of(result["spread"] for result in found.values())) < 1:
+    if ratio.high < 1:
         lines.append("The sampler is slower than jax.random.normal for a large array; run jax-von-mises doctor.")
     if compiling > LONG_COMPILE:
         lines.append("To shorten the first call of later processes, call initialize_compilation_cache().")
@@ -134,35 +98,29 @@ def advice(gpu, busy, entry, compiling):
 
 def main(arguments=None):
     """Run the profile; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.simple_profile",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.parse_args(arguments)
+    description = __doc__.splitlines()[0]
+    argparse.ArgumentParser("python -m benchmarks.simple_profile", description=description).parse_args(arguments)
     # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jax_von_mises import runtime
 
     start = time.perf_counter()
-    machine = environment.describe()
-    state = quiet.check()
-    busy, gpu = not state.quiet, unused_gpu()
-    print(environment_text(machine) + (f"\n  {gpu}: not used by JAX" if gpu else "") + f"\n  {state.text()}")
-    sizes = SIZES["cpu" if machine["platform"] == "cpu" else "gpu"]
-    sizes = fitting(sizes, runtime.memory_report()[0].free)
-    compiling, compiled = print_first_call(sizes[-1])
-    stages = [("draws", "until it returns", "until it is ready", "copy to the host", "spread")]
+    machine, gpu = environment.describe(), unused_gpu()
+    print(environment.text(machine) + (f"\n  {gpu}: not used by JAX" if gpu else ""))
+    sizes = fitting(SIZES["cpu" if machine["platform"] == "cpu" else "gpu"], runtime.memory_report()[0].free)
+    compiling, compiled = first_call(sizes[-1])
+    rates = [("draws", OURS, NORMAL, "relative rate")]
+    stages = [("draws", "until it returns", "until it is ready", "copy to the host")]
     for count in sizes:
-        case = Case(f"{count} draws", "profile", count, CONCENTRATION)
-        print(f"\n{case.describe()}", flush=True)
-        entry = run_case(case, COMPARED, ROUNDS, capped=False)
-        print(case_table(entry, busy), flush=True)
-        stages.append(stage_row(case, busy))
+        found, parts = measure(count)
+        ratio = found[NORMAL].ratio
+        each = (number(count / found[name].typical / 1e6) for name in (OURS, NORMAL))
+        rates.append((f"{count:,}", *each, interval_text(*ratio)))
+        stages.append((f"{count:,}", *map(time_text, parts)))
+    print(f"\nMillion draws per second, and our rate relative to {NORMAL}\n{table(rates)}")
     print(f"\nStages of our call\n{table(stages)}", flush=True)
-    print_memory(sizes[-1], compiled)
-    lines = advice(gpu, busy, entry, compiling)
-    print("\n" + "\n".join([*lines, f"{time.perf_counter() - start:.0f} s in total"]))
+    print(f"\nMemory\n{memory(sizes[-1], compiled)}\n")
+    print("\n".join([*advice(gpu, ratio, compiling), f"{time.perf_counter() - start:.0f} s in total"]))
     return 0
 
 

@@ -1,65 +1,61 @@
-"""Format the text tables of the benchmarks, and parse their command-line arguments."""
+"""Format the text of the benchmarks, and parse and install what their commands need."""
 
 import argparse
 import contextlib
+import importlib.util
+import os
 import shlex
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-from benchmarks.cases import TASKS
-from benchmarks.peers import LABELS, OURS
-
 __all__ = [
-    "MARKED",
-    "NOISE",
-    "case_table",
-    "environment_text",
-    "install_command",
-    "marked",
-    "missing_text",
-    "number",
-    "positive",
-    "progress",
-    "table",
-    "time_text",
+    *("atomic_file", "bytes_text", "interval_text", "need", "new_file", "number", "positive", "table", "time_text"),
 ]
-
-# This text replaces a number whose rounds disagree.
-NOISE = "noise"
-MARKED = "  ~: the rounds disagree or the machine is busy; draw no conclusions from this number"
-# Seconds between the dots of `progress`.
-TICK = 2.0
-
-
-@contextlib.contextmanager
-def progress():
-    """Yield a function to call often; it prints a dot to standard error at most every `TICK` seconds."""
-    last, dots = time.monotonic(), 0
-
-    def tick():
-        nonlocal last, dots
-        if time.monotonic() - last > TICK:
-            last, dots = time.monotonic(), dots + 1
-            print(".", end="", file=sys.stderr, flush=True)
-
-    yield tick
-    if dots:
-        print(file=sys.stderr)
 
 
 def positive(text):
-    """Parse a count of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    """Parse a number above 0, such as 1e9 or 0.5."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return value
 
 
-def install_command(extra):
-    """Return the shell command that installs an extra of this clone for the running Python."""
-    clone = Path(__file__).resolve().parent.parent
-    return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
+def new_file(text):
+    """Parse the path of an output file; reject a missing folder now rather than after the measurement."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def need(*modules, extra="bench"):
+    """Exit with one sentence if a module is missing."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        clone = Path(__file__).resolve().parent.parent
+        command = shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
+        raise SystemExit(f"This program needs {', '.join(missing)}: {command}")
+
+
+@contextlib.contextmanager
+def atomic_file(path, mode="w", **options):
+    """Open a temporary file that replaces `path` once it is complete."""
+    path = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(handle, mode, **options) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def table(rows):
@@ -73,9 +69,20 @@ def table(rows):
     return "\n".join(lines)
 
 
-def number(value):
-    """Format a value with three significant digits, or as an integer if it is at least 1000."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+def number(value, digits=3):
+    """Format a value with some significant digits, or as an integer if it has more digits before its point."""
+    if 0 < abs(value) < 1e-3:
+        return f"{value:.{digits - 1}e}"
+    value = float(f"{value:.{digits}g}") if abs(value) < 10**digits else value
+    return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+
+
+def interval_text(middle, low, high):
+    """Format a ratio with its interval; one that contains 1 shows no difference."""
+    if low <= 1 <= high:
+        return "about the same"
+    middle, low, high = (number(value, 2) for value in (middle, low, high))
+    return middle if low == middle == high else f"{middle} ({low} to {high})"
 
 
 def time_text(seconds):
@@ -86,53 +93,8 @@ def time_text(seconds):
     return f"{seconds * 1e9:.3g} ns"
 
 
-def marked(text, doubtful):
-    """Return the text of a number, with ``~`` in front if the number is doubtful."""
-    return f"~{text}" if doubtful else text
+def bytes_text(size):
+    """Return a number of bytes as text, or "unknown" for None."""
+    from jax_von_mises.streams.disk import readable
 
-
-def environment_text(machine):
-    """Return the environment in a few lines of text."""
-    lines = [
-        f"{machine['device_count']} x {machine['device']} ({machine['platform']})",
-        f"CPU {machine['cpu']}, {machine['cores']} cores",
-        f"{machine['system']}, Python {machine['python']}, x64 {'on' if machine['x64'] else 'off'}",
-        ", ".join(f"{name} {version}" for name, version in machine["versions"].items()),
-        *(f"{name}={value}" for name, value in machine["variables"].items()),
-    ]
-    return "\n".join("  " + line for line in lines)
-
-
-def case_table(entry, busy=False):
-    """Return the table of one case of `performance_benchmark`; on a busy machine every rate is marked."""
-    task = TASKS[entry["task"]]
-    lines = [("", task.unit, "spread", "one call", "first call", task.noun, "ours / it")]
-    wide = {name: busy or result["wide"] for name, result in entry["results"].items()}
-    dtypes = {}
-    for name, result in entry["results"].items():
-        if result["dtype"] not in (entry["dtype"], None):
-            dtypes.setdefault(result["dtype"], []).append(LABELS[name])
-        ratio = ""
-        if name != OURS:
-            ratio = marked(f"{result['ratio']:.2f}", wide[name] or wide[OURS]) if "ratio" in result else "-"
-        lines.append(
-            (
-                LABELS[name] + ("" if result["device"] == "cpu" else f" [{result['device']}]"),
-                marked(f"{result['rate'] / task.scale:.4g}", wide[name]),
-                f"{result['spread']:.0%}",
-                marked(time_text(result["count"] / result["rate"]), wide[name]),
-                time_text(result["first_call_seconds"]),
-                f"{result['count']:,}",
-                ratio,
-            )
-        )
-    notes = [f"  result in {dtype}: {', '.join(names)}" for dtype, names in dtypes.items()]
-    return "\n".join([table(lines), *notes, *([MARKED] if any(wide.values()) else [])])
-
-
-def missing_text(missing, labels):
-    """Return the missing names as text, with one line for each reason."""
-    names = {}
-    for name, reason in missing.items():
-        names.setdefault(reason, []).append(labels[name])
-    return "\n".join(f"  left out: {', '.join(who)} ({reason})" for reason, who in names.items())
+    return "unknown" if size is None else readable(size)

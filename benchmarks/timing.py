@@ -1,40 +1,35 @@
-"""Time calls of competitors that take turns.
+"""Time calls of competitors that take turns, until their ratios are known.
 
 - A call lasts until its result is ready, since JAX and the GPU libraries return before they have finished.
-- The first call, which traces and compiles, is timed separately.
-- Competitors take turns, so that a machine that slows down during the run slows all of them.
+- The first call, which traces and compiles, is not counted.
+- In every round, all competitors have one turn each, in random order, so that a machine that slows down during the run
+  slows all of them. Ratios are formed within a round.
 - No call gets the input of the previous call. Inputs are made outside the timed span.
-- A time is the median of many rounds. If its quartiles are too far apart, it is marked and supports no conclusion.
-- `stages` splits a call into three stages: until it returns, until its result is ready, and until the host has it.
+- A competitor leaves the rounds when the interval of its ratio is narrow enough.
 """
 
-import functools
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
-__all__ = ["Competitor", "Stages", "Timing", "first_call", "interleave", "noise_of", "stages", "take_turns", "timed"]
+__all__ = ["Competitor", "Interval", "Timing", "first_call", "interval", "rounds", "stages", "timed"]
 
 # Seconds. Shorter calls are repeated within a turn, since one interrupt can spoil a single call. Such a turn starts
 # with an untimed call, because threads of the previous competitor may still be spinning.
-SHORTEST_TURN = 0.1
-MOST_CALLS = 2000
+SHORTEST_TURN = 0.05
+MOST_CALLS = 1000
 
-# Seconds. Longer calls have a turn only in every third round. A long call averages over disturbances, and more turns
-# would take most of the run.
-LONG_CALL = 1.0
-LONG_CALL_ROUNDS = 3
-
-# Quartiles further apart than this fraction of the median describe the machine rather than the code.
-WIDE_SPREAD = 0.2
-# Fewer turns give no meaningful quartiles.
-FEWEST_TURNS = 3
-# Least relative uncertainty of a time, however well its rounds agree.
-LEAST_NOISE = 0.01
+LEVEL = 0.9
+"""Probability that an interval contains the median ratio."""
+WIDTH = 0.1
+"""Rounds end when each end of the interval is within this fraction of the median."""
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 
 
 def as_is(value):
@@ -45,71 +40,137 @@ def as_is(value):
 class Competitor(NamedTuple):
     """A call to time: ``wait(draw(fresh(i)))``, without the time of `fresh`.
 
-    ``fresh(i)`` makes the input of call ``i``, and `wait` returns when the result of `draw` is ready.
+    ``fresh(i)`` makes the input of call ``i``, and `wait` returns when the result of `draw` is ready. `count` is the
+    number of elements of a call if it is smaller than was asked for. If `measures` is set, `draw` returns the number
+    that is compared, seconds or another one of which less is better.
     """
 
     draw: Callable[[Any], Any]
     fresh: Callable[[int], Any] = as_is
     wait: Callable[[Any], Any] = as_is
+    count: int | None = None
+    measures: bool = False
+
+
+class Interval(NamedTuple):
+    """A median and an interval that contains the median of the population with probability `LEVEL`."""
+
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def narrow(self):
+        """Whether both ends are within `WIDTH` of the middle."""
+        return self.low == self.high or max(self.high / self.middle, self.middle / self.low) <= 1 + WIDTH
 
 
 class Timing(NamedTuple):
-    """Seconds of the first call, and seconds per call in each turn."""
+    """Seconds per element of one competitor in its rounds, and their ratio to those of the first competitor.
 
-    first: float
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self):
-        """Median seconds per call."""
-        return float(np.median(self.seconds))
-
-    @property
-    def quartiles(self):
-        """First and third quartile of the seconds per call."""
-        return tuple(float(q) for q in np.quantile(self.seconds, (0.25, 0.75)))
-
-    @property
-    def spread(self):
-        """Interquartile range divided by the median."""
-        low, high = self.quartiles
-        return (high - low) / self.median
-
-    @property
-    def wide(self):
-        """Whether the turns are too few, or disagree too much, for any conclusion."""
-        return self.spread > WIDE_SPREAD or len(self.seconds) < FEWEST_TURNS
-
-
-def noise_of(spreads):
-    """Return the relative uncertainty of a product or ratio of times with these spreads.
-
-    Independent errors add in quadrature.
+    `ratio` is above 1 if the first competitor is faster, and None for that competitor itself.
     """
-    return max(LEAST_NOISE, math.sqrt(sum(spread**2 for spread in spreads)))
+
+    seconds: tuple[float, ...]
+    ratio: Interval | None
+
+    @property
+    def typical(self):
+        """Lower quartile of the seconds, since disturbances only add time."""
+        return float(np.quantile(self.seconds, 0.25))
+
+    @property
+    def span(self):
+        """The shortest time and the upper quartile."""
+        return min(self.seconds), float(np.quantile(self.seconds, 0.75))
 
 
-class Stages(NamedTuple):
-    """Seconds of each stage of a call."""
+def interval(values):
+    """Return the median of independent `values` with its interval, whatever their distribution is.
 
-    dispatch: float
-    """Until the call returns."""
-    compute: float
-    """From there until the result is ready."""
-    transfer: float
-    """From there until the host has it."""
+    The number of values below the median has a binomial distribution, so order statistics bound the median. With fewer
+    than five values, the interval is the range of the values and holds with a lower probability.
+    """
+    ordered, count = sorted(values), len(values)
+    skipped = max(0, int(stats.binom.ppf((1 - LEVEL) / 2, count, 0.5)) - 1)
+    return Interval(statistics.median(ordered), ordered[skipped], ordered[-1 - skipped])
 
 
-def timed(competitor, inputs, clock):
+def timed(competitor, inputs, clock=time.perf_counter):
     """Return the seconds per call, averaged over one call with each of `inputs`."""
+    if competitor.measures:
+        return statistics.fmean(competitor.draw(value) for value in inputs)
     start = clock()
     for value in inputs:
         competitor.wait(competitor.draw(value))
     return (clock() - start) / len(inputs)
 
 
+def first_call(competitor, clock=time.perf_counter):
+    """Return the seconds of the first call: tracing, compiling and one run."""
+    return timed(competitor, [competitor.fresh(0)], clock)
+
+
+class Player:
+    """A competitor with the number of its calls so far, so that each call gets a new input."""
+
+    def __init__(self, competitor, clock, measure=timed):
+        self.competitor, self.clock, self.measure, self.used = competitor, clock, measure, 1
+
+    def turn(self, calls):
+        """Return the record of a turn of so many calls."""
+        inputs = [self.competitor.fresh(self.used + call) for call in range(calls)]
+        self.used += calls
+        return self.measure(self.competitor, inputs, self.clock)
+
+
+def rounds(competitors, most=MOST_ROUNDS, seconds=math.inf, clock=time.perf_counter):
+    """Time competitors that take turns.
+
+    Parameters
+    ----------
+    competitors : dict of str to Competitor
+        Competitors by name; each has been called before, with input 0. The others are compared with the first one. The
+        seconds of those with a `count` are divided by it.
+    most : int
+        Largest number of rounds.
+    seconds : float
+        No round starts after this time, unless there were fewer than `FEWEST_ROUNDS`.
+    clock : callable
+        Returns seconds.
+
+    Returns
+    -------
+    dict of str to Timing
+    """
+    begun = clock()
+    players = {name: Player(competitor, clock) for name, competitor in competitors.items()}
+    first, *others = players
+    calls = {}
+    for name, player in players.items():
+        one = 1.0 if player.competitor.measures else player.turn(1)
+        calls[name] = min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(one, 1e-9))))
+    found, ratios = {name: [] for name in players}, {name: [] for name in others}
+    open_, order = list(others), random.Random(0)
+    for number in range(most):
+        if number >= min(FEWEST_ROUNDS, most) and ((others and not open_) or clock() - begun > seconds):
+            break
+        playing = [first, *open_]
+        for name in order.sample(playing, len(playing)):
+            if calls[name] > 1:
+                players[name].turn(1)
+            found[name].append(players[name].turn(calls[name]) / (competitors[name].count or 1))
+        for name in open_:
+            ratios[name].append(found[name][-1] / found[first][-1])
+        if number + 1 >= FEWEST_ROUNDS:
+            open_ = [name for name in open_ if not interval(ratios[name]).narrow]
+    return {
+        name: Timing(tuple(times), interval(ratios[name]) if name in ratios else None) for name, times in found.items()
+    }
+
+
 def staged(competitor, inputs, clock, fetch):
-    """Return the `Stages` of a call, averaged over one call with each of `inputs`."""
+    """Return the seconds until a call returns, from there until its result is ready, and until the host has it."""
     totals = np.zeros(3)
     for value in inputs:
         start = clock()
@@ -119,73 +180,14 @@ def staged(competitor, inputs, clock, fetch):
         done = clock()
         fetch(result)
         totals += returned - start, done - returned, clock() - done
-    return Stages(*(totals / len(inputs)).tolist())
+    return totals / len(inputs)
 
 
-def first_call(competitor, clock=time.perf_counter):
-    """Return the seconds of the first call: tracing, compiling and one run."""
-    return timed(competitor, [competitor.fresh(0)], clock)
+def stages(competitor, fetch, number=9, clock=time.perf_counter):
+    """Return the median seconds of the three stages of a call; ``fetch(result)`` returns when the host has the result.
 
-
-def interleave(competitors, rounds, clock=time.perf_counter, measure=timed, total=as_is):
-    """Time competitors that take turns.
-
-    Parameters
-    ----------
-    competitors : dict of str to Competitor
-        Competitors by name; each has been called before, with input 0.
-    rounds : int
-        Number of rounds. The order changes from round to round, so that no competitor always follows the same one and
-        inherits its warm cache or hot core.
-    clock : callable
-        Returns seconds.
-    measure : callable
-        Takes a competitor, inputs and the clock; returns the record of a turn.
-    total : callable
-        Takes the record of a turn; returns the seconds per call.
-
-    Returns
-    -------
-    dict of str to list
-        The records of all turns, by default seconds per call. Competitors with calls longer than `LONG_CALL` have fewer
-        turns than rounds.
+    The stages are: until the call returns, until its result is ready, and until the host has it.
     """
-    used = dict.fromkeys(competitors, 1)
-
-    def turn(name, calls):
-        inputs = [competitors[name].fresh(used[name] + call) for call in range(calls)]
-        used[name] += calls
-        return measure(competitors[name], inputs, clock)
-
-    first = {name: turn(name, 1) for name in competitors}
-    warm = {name: total(found) for name, found in first.items()}
-    calls = {name: min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(s, 1e-9)))) for name, s in warm.items()}
-    # Warming up hardly changes a long call, so its first turn counts.
-    seconds = {name: [first[name]] if warm[name] > LONG_CALL else [] for name in competitors}
-    order = random.Random(0)
-    for number in range(1, rounds + 1):
-        for name in order.sample(list(competitors), len(competitors)):
-            if calls[name] > 1:
-                turn(name, 1)
-            if warm[name] <= LONG_CALL or number % LONG_CALL_ROUNDS == 0:
-                seconds[name].append(turn(name, calls[name]))
-    return seconds
-
-
-def stages(competitors, fetch, rounds, clock=time.perf_counter):
-    """Time the `Stages` of calls, as `interleave` does; ``fetch(result)`` returns when the host has the result."""
-    return interleave(competitors, rounds, clock, functools.partial(staged, fetch=fetch), sum)
-
-
-def take_turns(competitors, rounds, clock=time.perf_counter):
-    """Time competitors with long calls, one call of each per round; the arguments are those of `interleave`.
-
-    The result maps each name to its seconds in every round. They can be compared round by round, which matters if the
-    speed of the machine drifts, as that of a disk does.
-    """
-    seconds = {name: [] for name in competitors}
-    order = random.Random(0)
-    for number in range(1, rounds + 1):
-        for name in order.sample(list(competitors), len(competitors)):
-            seconds[name].append(timed(competitors[name], [competitors[name].fresh(number)], clock))
-    return seconds
+    player = Player(competitor, clock, lambda *arguments: staged(*arguments, fetch))
+    calls = min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(sum(player.turn(1)), 1e-9))))
+    return tuple(np.median([player.turn(calls) for _ in range(number)], axis=0).tolist())

@@ -1,9 +1,8 @@
-"""Fill the pages with results, code and outputs, so that they look the same on a code host and in the built site.
+"""Fill the pages with results and outputs, so that they look the same on a code host and in the built site.
 
 A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!-- end -->``. The kinds are:
 
-- ``results NAME``: a table of the committed benchmark results (`docs.results`);
-- ``code EXAMPLE NAME``: a function or class of an example;
+- ``results NAME [MACHINE]``: a part of the committed benchmark results (`docs.results.part`);
 - ``output EXAMPLE [N]``: the output of an example, or block N of that output, counted from 0;
 - ``methods``: which methods each distribution has.
 
@@ -12,19 +11,17 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 """
 
 import argparse
-import ast
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 
 import jax_von_mises
-from benchmarks import plots
 from docs import architecture, results
+from docs.examples import drawing
 
 HERE = Path(__file__).parent
 STATIC = HERE / "_static"
@@ -32,8 +29,16 @@ EXAMPLES = HERE / "examples"
 PART = re.compile(r"^(<!-- made: ([^\n]+) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
 TOUR = HERE / "tour.md"
 NOTEBOOK = HERE / "tour.ipynb"
-WIDTH = 88  # columns of code on a page
 SECONDS = 900  # time limit of one example, on a busy machine
+
+INKED = (
+    "text.color",
+    "axes.labelcolor",
+    "axes.edgecolor",
+    "xtick.color",
+    "ytick.color",
+)
+SETTINGS = drawing.SETTINGS | dict.fromkeys(INKED, drawing.INK)
 
 # Colours of the pictures on light pages, and their replacements on dark pages.
 DARK = {
@@ -70,35 +75,6 @@ def examples():
         for path in paths
         if "examples.drawing import" in path.read_text(encoding="utf-8")
     ]
-
-
-def code(example, name):
-    """Return the source of one definition of an example as a Markdown block."""
-    text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
-    (node,) = (
-        each for each in ast.parse(text).body if getattr(each, "name", None) == name
-    )
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    lines = [
-        part
-        for line in text.splitlines()[first - 1 : node.end_lineno]
-        for part in narrow(line)
-    ]
-    return "```python\n" + "\n".join(lines) + "\n```"
-
-
-def narrow(line):
-    """Return `line` as a list of lines that fit a page; only the first line of a long docstring is wrapped."""
-    if len(line) <= WIDTH or not line.lstrip().startswith('"""'):
-        return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(
-        line,
-        WIDTH,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def output(example, block=None):
@@ -148,26 +124,15 @@ def methods():
     return "\n".join(lines)
 
 
-def filled(text, parts):
-    """Return the text of a page with all its generated parts updated.
+MAKERS = {"results": results.part, "output": output, "methods": methods}
 
-    Parameters
-    ----------
-    text : str
-        A page in Markdown.
-    parts : dict
-        Tables of the results by name, as `docs.results.parts` returns them.
-    """
-    makers = {
-        "results": parts.__getitem__,
-        "code": code,
-        "output": output,
-        "methods": methods,
-    }
+
+def filled(text):
+    """Return the text of a page with all its generated parts updated."""
 
     def update(match):
         kind, *names = match[2].split()
-        return f"{match[1]}\n\n{makers[kind](*names)}\n\n{match[3]}"
+        return f"{match[1]}\n\n{MAKERS[kind](*names)}\n\n{match[3]}"
 
     return PART.sub(update, text)
 
@@ -223,7 +188,7 @@ def notebook(text):
 def draw_tour(folder):
     """Draw the picture of the tour by running the blocks of the page up to the one that saves it."""
     text = TOUR.read_text(encoding="utf-8")
-    program = ["import matplotlib", f"matplotlib.rcParams.update({plots.SETTINGS!r})"]
+    program = ["import matplotlib", f"matplotlib.rcParams.update({SETTINGS!r})"]
     for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
         program.append(
             block.replace('("angles.svg")', '("angles.svg", metadata={"Date": None})')
@@ -273,18 +238,14 @@ def main(arguments=None):
     for example in examples() if options.examples else ():
         print(f"running the example {example}", flush=True)
         run(example)
-    results.draw(STATIC)
     architecture.draw(STATIC)
     draw_tour(STATIC)
-    for picture in STATIC.glob("*.svg"):
+    for picture in {*STATIC.glob("*.svg")} - {STATIC / "logo.svg"}:
         picture.write_text(
             themed(picture.read_text(encoding="utf-8")), encoding="utf-8"
         )
-    parts = results.parts()
     for page in pages():
-        page.write_text(
-            filled(page.read_text(encoding="utf-8"), parts), encoding="utf-8"
-        )
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     NOTEBOOK.write_text(notebook(TOUR.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Draw and count angles, keep the counts, and report the verdicts."""
+"""Draw and count angles, and report the verdicts."""
 
 import argparse
 import functools
@@ -7,24 +7,60 @@ import sys
 import time
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+import jax_von_mises as jvm
 from benchmarks import environment
-from benchmarks.exactness import counting, every_word, expected, pictures, plan, stream, verdicts
+from benchmarks.exactness import counting, expected, report, verdicts, words
 from benchmarks.exactness.damage import DAMAGES
-from benchmarks.exactness.state import State
-from benchmarks.files import finish, new_file, rounded
-from benchmarks.text import environment_text, table
+from benchmarks.text import new_file, table
 from jax_von_mises.sampling import counter
 
-__all__ = ["SEED", "Examined", "by_distribution", "examine", "main", "run", "sentence"]
+__all__ = ["Distribution", "examine", "main", "run", "sampler", "shares"]
 
-FORMAT = 2  # format of the result file
-STATE = 3  # format of the state file; increase it when the sums change
 SEED = 20261121
+BLOCK = 2**22  # angles per call of the sampler
+BINS = 2**16
+QUICK = 2**26
+FULL = {"cpu": 10**10, "gpu": 10**12}
+# How many of the `words.CHUNKS` chunks of tail probabilities to check.
+CHUNKS = {"some": 4, "every": words.CHUNKS}
 
 
-def angles(text):
+class Distribution(NamedTuple):
+    """A concentration with a dtype and a method, and its share of the angles as a weight."""
+
+    concentration: float
+    dtype: str = "float32"
+    method: str = "table"
+    weight: int = 1
+
+    @property
+    def name(self):
+        """Name of the distribution in tables and files."""
+        return f"k={self.concentration:g}, {self.dtype}, {self.method}"
+
+
+DISTRIBUTIONS = (
+    *(Distribution(k, weight=4) for k in (0.0, 0.5, 5.0, 100.0, 1e4, 1e7)),
+    *(Distribution(k, method="direct") for k in (0.5, 5.0, 1e4)),
+    Distribution(5.0, "bfloat16"),
+    Distribution(5.0, "float16"),
+    Distribution(100.0, "float16", "direct"),
+    Distribution(5.0, "float64"),
+    Distribution(1e7, "float64", "direct"),
+)
+
+
+def shares(angles, distributions):
+    """Return the number of blocks of each distribution, at least one; together they have at least `angles` angles."""
+    weights = sum(each.weight for each in distributions)
+    return {each: max(1, -(-angles * each.weight // (weights * BLOCK))) for each in distributions}
+
+
+def integer(text):
     """Parse a number of angles, such as 1e10."""
     value = float(text)
     if not (value >= 1 and value == int(value)):
@@ -37,17 +73,14 @@ def parser():
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.exactness", description="Test whether the angles follow their distribution."
     )
-    parser.add_argument("--quick", action="store_true", help=f"draw {plan.QUICK:,} angles: under a minute on two cores")
+    parser.add_argument("--quick", action="store_true", help=f"draw {QUICK:,} angles: under a minute on two cores")
     parser.add_argument(
-        "--angles", type=angles, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU"
+        "--angles", type=integer, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU"
     )
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the key; default: %(default)s")
     text = "check the angles at some tail probabilities or at every one; default: some with --quick, else every"
-    parser.add_argument("--words", choices=plan.WORDS, help=text)
-    text = "keep the counts in this file, and continue from it"
-    parser.add_argument("--state", metavar="FILE", type=new_file, help=text)
-    text = "write the verdicts and the input of benchmarks.exactness.pictures to this file"
-    parser.add_argument("--json", metavar="FILE", type=new_file, help=text)
+    parser.add_argument("--words", choices=CHUNKS, help=text)
+    parser.add_argument("--out", metavar="FILE.csv", type=new_file, help="write a line for each distribution")
     text = f"test a damaged sampler, which the tests must report: {', '.join(map(repr, DAMAGES))}, or all"
     parser.add_argument("--damage", choices=[*DAMAGES, "all"], metavar="NAME", help=text)
     return parser
@@ -55,9 +88,6 @@ def parser():
 
 def sampler(dtype, method):
     """Return the package's ``draw(key, k, start, count)``."""
-    import jax.numpy as jnp
-
-    import jax_von_mises as jvm
 
     def draw(key, k, start, count):
         return jvm.sample_block(key, jnp.float32(0), k, start, (count,), dtype, method=method)
@@ -65,192 +95,131 @@ def sampler(dtype, method):
     return draw
 
 
-def rate_text(number, start):
-    """Return the rate of `number` angles since `start`, as text."""
-    if not number:
-        return "all from the state file"
-    return f"{number / (time.perf_counter() - start) / 1e6:.0f} million per second"
+def progress(name, number, what, start):
+    """Print what was done since `start`, and the rate."""
+    rate = number / (time.perf_counter() - start) / 1e6
+    print(f"  {name}: {number:,} {what}, {rate:.0f} million per second", flush=True)
 
 
-class Examined(NamedTuple):
-    """The verdicts on one distribution, and the data for its pictures."""
-
-    verdicts: list
-    shown: dict
-
-
-def examine(distribution, draw, key, blocks, state, say=print):
-    """Count `blocks` blocks of angles, including those in `state`, and judge them; return `Examined`."""
-    import jax
-
-    from jax_von_mises import derive_key
-
+def examine(distribution, draw, key, blocks):
+    """Count `blocks` blocks of angles and judge them; return the verdicts."""
     name, dtype = distribution.name, distribution.dtype
     k = float(np.float32(distribution.concentration))
-    bins = expected.bins(k, dtype, plan.BINS)
+    bins = expected.bins(k, dtype, BINS)
     tails = expected.tails(k) if dtype == "float32" else expected.NO_TAILS
     mean = expected.moments(k, (1,), dtype)["versine"][0, 0]
-    key = derive_key(key, name)
+    key = jvm.derive_key(key, name)
     keys = key, jax.random.split(key)[0]
-    at_once = counting.at_once()
-    start, done = time.perf_counter(), int(state.sums.get(name, {}).get("angles", 0)) // plan.BLOCK
-    for first in range(done, blocks, at_once):
+    at_once, sums, start = counting.at_once(), {}, time.perf_counter()
+    for first in range(0, blocks, at_once):
         number = min(at_once, blocks - first)
-        state.add(name, counting.count_blocks(first, number, draw, keys, k, bins, tails, mean, plan.BLOCK))
-    say(f"  {name}: {blocks * plan.BLOCK:,} angles, {rate_text((blocks - done) * plan.BLOCK, start)}", flush=True)
-    sums = state.sums[name]
+        new = counting.count_blocks(first, number, draw, keys, k, bins, tails, mean, BLOCK)
+        sums = {field: sums[field] + each for field, each in new.items()} if sums else new
+    progress(name, blocks * BLOCK, "angles", start)
     found = verdicts.of_counts(sums, bins, tails, k, dtype)
     if dtype == "float32":
         data = [int(each) for each in jax.random.key_data(key)]
-        found.append(stream.check(lambda i, count: draw(key, np.float32(k), counter.halves(i), count), data, k))
-    return Examined(found, pictures.summary(sums, bins, tails))
+        found.append(words.stream(lambda i, count: draw(key, np.float32(k), counter.halves(i), count), data, k))
+    return found
 
 
-def look_up(distribution, number, state, say=print):
-    """Compare the angles at `number` chunks of tail probabilities with the quantiles; return the largest errors."""
-    name = f"{distribution.name}, words"
-    before = dict(state.sums.get(name, {}))
-    done = int(before.pop("done", 0))
-    chosen = every_word.chunks(number)
+def look_up(distribution, number):
+    """Check `number` chunks of tail probabilities; return the verdict, and the largest error relative to the bound."""
     start = time.perf_counter()
-
-    def keep(chunk, worst):
-        state.put(name, {"done": np.searchsorted(chosen, chunk) + 1, **worst._asdict()})
-
-    k = float(np.float32(distribution.concentration))
-    worst = every_word.Worst(**before) if done else None
-    worst = every_word.check(k, distribution.method, chosen[done:], worst, keep) if done < len(chosen) else worst
-    size, new = (n * every_word.CHUNK for n in (len(chosen), len(chosen) - done))
-    say(f"  {distribution.name}: {size:,} tail probabilities, {rate_text(new, start)}", flush=True)
-    return worst
+    share = words.largest_error(float(np.float32(distribution.concentration)), distribution.method, number)
+    progress(distribution.name, number * words.CHUNK, "tail probabilities", start)
+    return words.verdict(share, number), share
 
 
-def run(angles, words, state=None, seed=SEED, distributions=plan.DISTRIBUTIONS, say=print):
+def run(angles, chunks, seed=SEED, distributions=DISTRIBUTIONS):
     """Examine all distributions.
 
     Parameters
     ----------
     angles : int
         Total number of angles, shared among the distributions by weight.
-    words : {"some", "every"}
-        How many tail probabilities are checked.
-    state : Path, optional
-        File that keeps the counts.
+    chunks : int
+        How many chunks of tail probabilities are checked.
     seed : int
-    distributions : sequence of plan.Distribution
+    distributions : sequence of Distribution
 
     Returns
     -------
-    found : dict of plan.Distribution to Examined
-        The results.
-    drawn : int
-        The number of angles, including those counted in `state` before.
+    list of tuple
+        For each distribution: itself, its number of angles, its verdicts, and the largest error relative to the bound,
+        which is None for dtypes without this check.
     """
-    import jax
-
-    chunks = plan.WORDS[words]
-    identity = {"format": STATE, "seed": seed, "block": plan.BLOCK, "bins": plan.BINS, "chunks": chunks}
-    kept = State(state, identity)
-    key = jax.random.key(seed)
-    blocks = plan.shares(angles, distributions)
+    key, blocks = jax.random.key(seed), shares(angles, distributions)
     draw = functools.cache(sampler)  # one program for all concentrations; a new one in each run, whose path may differ
-    found = {}
-    try:
-        for each in distributions:
-            found[each] = examine(each, draw(each.dtype, each.method), key, blocks[each], kept, say)
-            if each.dtype == "float32":
-                worst = look_up(each, chunks, kept, say)
-                found[each].verdicts.append(every_word.verdict(worst, len(every_word.chunks(chunks))))
-                found[each].shown["worst"] = {name: values.tolist() for name, values in worst._asdict().items()}
-    finally:
-        kept.save()
-    return found, sum(blocks.values()) * plan.BLOCK
+    found = []
+    for each in distributions:
+        tests, share = examine(each, draw(each.dtype, each.method), key, blocks[each]), None
+        if each.dtype == "float32":
+            test, share = look_up(each, chunks)
+            tests.append(test)
+        found.append((each, blocks[each] * BLOCK, tests, share))
+    return found
 
 
-def by_distribution(result):
-    """Yield the name, the picture data, the number of tests and the least likely verdict of each distribution."""
-    for name, shown in result["laws"].items():
-        tests = [verdict for verdict in result["verdicts"] if verdict["law"] == name]
-        yield name, shown, len(tests), min(tests, key=lambda verdict: verdict["p"])
+def damaged(names, angles, seed):
+    """Test damaged samplers; return 0 if each that could be tested was reported, and 1 otherwise."""
+    missed = []
+    for name in names:
+        draw, concentration = DAMAGES[name]
+        distribution = Distribution(concentration)
+        blocks = shares(angles, [distribution])[distribution]
+        try:
+            found = examine(distribution, jax.jit(draw, static_argnums=3), jax.random.key(seed), blocks)
+        except ImportError as error:
+            print(f"{name}: not tested, {error}")
+            continue
+        reported = "; ".join(each.test for each in verdicts.alarms(found))
+        outcome = f"Reported: {reported}" if reported else "NOT REPORTED"
+        print(f"{name}: {draw.__doc__} {outcome}", flush=True)
+        missed += [] if reported else [name]
+    return 1 if missed else 0
 
 
-def sentence(result):
-    """Return a sentence that states the outcome."""
-    odds = f"a sampler within its guaranteed error is reported once in {1 / result['false_alarm']:,.0f} runs"
-    return f"{len(result['verdicts'])} tests on {result['angles']:,} angles, {result['reported']} reported; {odds}"
+def intact(options, machine):
+    """Test the package's sampler and write the file; return 0 if no test reports an error, and 1 otherwise."""
+    start = time.perf_counter()
+    angles = options.angles or (QUICK if options.quick else FULL.get(jax.default_backend(), FULL["cpu"]))
+    found = run(angles, CHUNKS[options.words or ("some" if options.quick else "every")], options.seed)
+    tests = [(each.name, test) for each, _, some, _ in found for test in some]
+    reported = verdicts.alarms([test for _, test in tests])
+    rows = [report.row(each.name, *others) for each, *others in found]
+    print(f"\n{table([report.COLUMNS, *rows])}\n")
+    for name, test in tests:
+        if test in reported:
+            print(f"REPORTED: {name}, {test.test}: {test.found} (p < {test.p:.1e})")
+    drawn, seconds = sum(number for _, number, *_ in found), time.perf_counter() - start
+    odds = f"a sampler within its guaranteed error is reported once in {1 / verdicts.FALSE_ALARM:,.0f} runs"
+    outcome = f"{len(tests)} tests on {drawn:,} angles, {len(reported)} reported; {odds}"
+    print(f"{outcome}\n{seconds:.0f} s in total")
+    if options.out:
+        about = {"date": time.strftime("%Y-%m-%d"), "angles": drawn, "seconds": f"{seconds:.0f}", "seed": options.seed}
+        report.write(options.out, machine | about | {"outcome": outcome}, rows)
+        print(f"written to {options.out}")
+    return 1 if reported else 0
 
 
 def main(arguments=None):
     """Run the tests and return the exit code.
 
-    The code is 0 if no test reports an error, 1 if one does, 2 if the state file cannot be used, and 130 after an
-    interruption. With ``--damage``, it is 0 if every damaged sampler is reported and 1 if not.
+    The code is 0 if no test reports an error, 1 if one does, and 130 after an interruption. With ``--damage``, it is 0
+    if every damaged sampler is reported and 1 if not.
     """
-    import jax
-
     options = parser().parse_args(arguments)
-    start = time.perf_counter()
     machine = environment.describe()
-    print(environment_text(machine))
-    if options.damage:
-        return damaged(options)
-    angles = options.angles or (plan.QUICK if options.quick else plan.FULL.get(jax.default_backend(), plan.FULL["cpu"]))
-    words = options.words or ("some" if options.quick else "every")
+    print(environment.text(machine))
     try:
-        examined, drawn = run(angles, words, options.state, options.seed)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
+        if options.damage:
+            names = DAMAGES if options.damage == "all" else [options.damage]
+            return damaged(names, options.angles or QUICK, options.seed)
+        return intact(options, machine)
     except KeyboardInterrupt:
-        kept = f"continue with --state {options.state}" if options.state else "nothing is kept without --state"
-        print(f"\ninterrupted; {kept}", file=sys.stderr)
+        print("\ninterrupted; nothing is kept", file=sys.stderr)
         return 128 + signal.SIGINT
-    rows = [(each, verdict) for each, one in examined.items() for verdict in one.verdicts]
-    reported = verdicts.alarms([verdict for _, verdict in rows])
-    result = rounded(
-        {
-            "format": FORMAT,
-            "program": "exactness",
-            "environment": machine,
-            "options": {"mode": "quick" if options.quick else "full", "rounds": 1, "seed": options.seed},
-            "angles": drawn,
-            "false_alarm": verdicts.FALSE_ALARM,
-            "reported": len(reported),
-            "verdicts": [{"law": each.name, **verdict._asdict()} for each, verdict in rows],
-            "laws": {each.name: one.shown for each, one in examined.items()},
-        }
-    )
-    lines = [("distribution", "tests", "least likely", "found", "p at most")]
-    for name, _, tests, least in by_distribution(result):
-        lines.append((name, tests, least["test"], least["found"], f"{least['p']:.2g}"))
-    print(f"\n{table(lines)}\n")
-    for each, verdict in rows:
-        if verdict in reported:
-            print(f"REPORTED: {each.name}, {verdict.test}: {verdict.found} (p < {verdict.p:.1e})")
-    print(sentence(result))
-    finish(start, options.json, result)
-    return 1 if reported else 0
-
-
-def damaged(options):
-    """Test damaged samplers; return 0 if each that could be tested was reported, and 1 otherwise."""
-    import jax
-
-    missed = []
-    for name in DAMAGES if options.damage == "all" else [options.damage]:
-        damage = DAMAGES[name]
-        distribution = plan.Distribution(damage.concentration)
-        blocks = plan.shares(options.angles or plan.QUICK, [distribution])[distribution]
-        draw = jax.jit(damage.draw, static_argnums=3)
-        try:
-            found = examine(distribution, draw, jax.random.key(options.seed), blocks, State(None, {}))
-        except ImportError as error:
-            print(f"{name}: {damage.about}: not tested, {error}")
-            continue
-        reported = "; ".join(each.test for each in verdicts.alarms(found.verdicts))
-        print(f"{name}: {damage.about}: {reported or 'NOT REPORTED'}", flush=True)
-        missed += [] if reported else [name]
-    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 import jax_von_mises as jvm
+from benchmarks.exactness import expected
 from jax_von_mises.sampling import counter
 
 __all__ = ["LAGS", "ORDERS", "at_once", "count_blocks"]
@@ -53,7 +54,7 @@ def passed(x, levels, k):
     size = jnp.abs(x)
     # The first threshold has a tail of 1/4 on each side, and each further one has half the tail of the one before.
     octave = -jnp.log2(jvm.sf(size, jnp.zeros((), x.dtype), k)) - 1
-    return place_of(size, levels, jnp.nan_to_num(octave, posinf=len(levels)))
+    return place_of(size, levels, jnp.minimum(jnp.nan_to_num(octave), jnp.sum(levels < jnp.inf, dtype=x.dtype)))
 
 
 def total(values):
@@ -86,7 +87,7 @@ def block_sums(x, other, edges, levels, k, mean, even):
     x, other : array (n,)
         Blocks of two streams, longer than the longest of the `LAGS`.
     edges, levels : array
-        Edges of the bins and thresholds of |x|, ascending.
+        Edges of the bins and thresholds of |x|, ascending; infinite thresholds come last.
     k, mean : scalar
         Concentration, and the mean of 1 - cos(x).
     even : bool
@@ -151,14 +152,16 @@ def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
     block : int
         Angles in a block.
     """
-    k = np.float32(k)
-    arguments = np.float64(bins.edges), np.float64(tails.places), k, np.float64(mean)
+    k, length = np.float32(k), len(tails.places)
+    # As many thresholds for every concentration, so that one program serves all; no angle reaches infinity.
+    levels = np.append(tails.places, np.full(expected.OCTAVES - 1 - length, np.inf)) if length else tails.places
+    arguments = np.float64(bins.edges), levels, k, np.float64(mean)
     with jax.enable_x64(True):
         if number == 1:
             # Draw, sum and count in separate programs, which is several times as fast on a CPU as a single program.
             x, other = (draw(key, k, counter.halves(first * block), block) for key in keys)
             sums = jax.device_get(_block_sums(x, other, *arguments, even=bins.even))
-            for name, size in (("bin", len(bins.mass) + 1), ("passed", len(tails.mass) + 2)):
+            for name, size in (("bin", len(bins.mass) + 1), ("passed", len(levels) + 2)):
                 sums[name] = np.bincount(sums[name], minlength=size)
         else:
             options = {"draw": draw, "block": block, "even": bins.even}
@@ -167,7 +170,7 @@ def count_blocks(first, number, draw, keys, k, bins, tails, mean, block):
     return sums | {
         "bins": np.array(counted),
         "lost": lost,
-        "beyond": np.cumsum(sums.pop("passed")[-2::-1])[-2::-1],
+        "beyond": np.cumsum(sums.pop("passed")[-2::-1])[-2::-1][:length],
         "angles": np.int64(number * block),
         "neighbours": np.int64(number * (block - 1)),
     }

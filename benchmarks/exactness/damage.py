@@ -1,6 +1,8 @@
-"""Define damaged samplers, each with an error that a sampler could have. The tests must report all of them."""
+"""Define damaged samplers, each with an error that a sampler could have. The tests must report all of them.
 
-from typing import NamedTuple
+Each is a function ``draw(key, k, start, count)`` that returns float32 angles about 0, and whose docstring describes the
+error; `start` is a pair (hi, lo) of uint32, and `count` is static.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +12,7 @@ from jax import lax
 import jax_von_mises as jvm
 from jax_von_mises.sampling import counter, transform
 
-__all__ = ["DAMAGES", "Damage"]
-
-
-class Damage(NamedTuple):
-    """A description of the error, and the sampler: ``draw(key, k, start, count)`` returns float32 angles about 0.
-
-    `start` is a pair (hi, lo) of uint32, and `count` is static.
-    """
-
-    about: str
-    draw: object
-    concentration: float = 5.0
-    """Concentration at which the error shows."""
+__all__ = ["DAMAGES"]
 
 
 def words(key, start, count):
@@ -89,13 +79,14 @@ def numpyro(key, k, start, count):
         return VonMises(jnp.float32(0), k).sample(key, (count,))
 
 
+# The samplers, and the concentration at which each error shows.
 DAMAGES = {
-    "quantised": Damage("angles on a grid of 2^-18", quantised),
-    "24 bits": Damage("a tail probability of 24 bits", short_tail),
-    "one segment": Damage("an error of 1e-5 in one cell of the table", bent_segment),
-    "swapped words": Damage("the two words of each block are swapped", swapped),
-    "sign": Damage("a sign bit that is set in one of a thousand words", biased_sign),
-    "repeated": Damage("every 64th angle is that of another lane", repeated),
-    "arccos": Damage("angles through the arccosine of a float32 cosine", by_arccos, 1e7),
-    "numpyro": Damage("NumPyro's sampler at concentration 1e7", numpyro, 1e7),
+    "quantised": (quantised, 5.0),
+    "24 bits": (short_tail, 5.0),
+    "one segment": (bent_segment, 5.0),
+    "swapped words": (swapped, 5.0),
+    "sign": (biased_sign, 5.0),
+    "repeated": (repeated, 5.0),
+    "arccos": (by_arccos, 1e7),
+    "numpyro": (numpyro, 1e7),
 }

@@ -16,7 +16,7 @@ import numpy as np
 import jax_von_mises as jvm
 from benchmarks import reference
 
-__all__ = ["ALLOWED", "NO_TAILS", "ULP", "Bins", "Tails", "bins", "moments", "slack_at", "tails"]
+__all__ = ["ALLOWED", "LATTICE", "NO_TAILS", "OCTAVES", "ULP", "Bins", "Tails", "bins", "moments", "slack_at", "tails"]
 
 ALLOWED = {"float32": 2e-6, "float64": 1e-12}
 ULP = 4

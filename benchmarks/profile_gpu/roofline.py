@@ -1,10 +1,4 @@
-"""Compare each stage of a draw with the limits of this device.
-
-The ceilings are measured in the same rounds: for bytes by a copy and a fill, and for operations by chains of
-multiply-adds and of cipher rounds. XLA counts the operations of all programs. It does not distinguish integer from
-floating-point operations and does not count table look-ups, so the share of a stage is approximate. If the share is
-near 1, only less work can make the stage faster; if it is far below 1, another limit applies.
-"""
+"""Compare each stage of a draw with the limits of this device."""
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +6,7 @@ import numpy as np
 
 import jax_von_mises as jvm
 from benchmarks import timing
+from benchmarks.competitors import cycling
 from benchmarks.profile_gpu.measuring import Sample, keys, race
 from jax_von_mises.numerics import circle
 from jax_von_mises.sampling import counter, transform
@@ -23,7 +18,6 @@ __all__ = ["roofline"]
 CHAINS = (1, 4, 8)
 STEPS = 256
 ROTATIONS = (13, 15, 26, 6)
-INPUTS = 4
 
 
 def multiply_adds(chains):
@@ -56,11 +50,12 @@ def rounds(chains):
 
 def inputs(dtype, count):
     """Return a function that maps the index of a call to one of a few random arrays."""
-    generator = np.random.default_rng(2)
-    words = generator.integers(0, 2**32, (INPUTS, count), np.uint32)
-    values = words if dtype == np.uint32 else words.astype(np.float32) * np.float32(2.0**-32)
-    arrays = [jax.block_until_ready(jnp.asarray(row)) for row in values]
-    return lambda i: arrays[i % INPUTS]
+
+    def make(generator):
+        words = generator.integers(0, 2**32, count, np.uint32)
+        return words if dtype == np.uint32 else words.astype(np.float32) * np.float32(2.0**-32)
+
+    return cycling(make, lambda x: jax.block_until_ready(jnp.asarray(x)))
 
 
 def stages(count, k):
@@ -98,8 +93,14 @@ def compiled_sample(name, kind, count, function, fresh, *more):
     return Sample(row, count, timing.Competitor(lambda x: program(x, *more), fresh, jax.block_until_ready))
 
 
-def roofline(plan, tick):
-    """Time ceilings and stages, which take turns."""
+def roofline(plan):
+    """The ceilings of this device, and how close each stage of a draw comes to them.
+
+    The bound of a stage is the longer of the times that its memory traffic and its operations would take at the
+    ceilings; its share is the bound divided by the measured time. Shares are approximate, because XLA does not
+    distinguish integer from floating-point operations and does not count table look-ups. If the share is near 100%,
+    only less work can make the stage faster; if it is far below, another limit applies.
+    """
     count, k = plan.count, np.float32(plan.concentration)
     fresh = {"key": keys, "words": inputs(np.uint32, count), "floats": inputs(np.float32, count)}
     few_words, few_floats = inputs(np.uint32, plan.chain), inputs(np.float32, plan.chain)
@@ -113,20 +114,16 @@ def roofline(plan, tick):
         samples.append(compiled_sample(f"multiply-adds, {chains}", kind, plan.chain, multiply_adds(n), few_floats))
         samples.append(compiled_sample(f"cipher rounds, {chains}", kind, plan.chain, rounds(n), few_words))
     for name, function, kind in stages(count, k):
-        tick()
         samples.append(compiled_sample(name, "stage", count, function, fresh[kind], k))
-    rows = race(samples, plan.rounds, tick)
+    rows = race(samples, plan)
     ceilings = {kind: ceiling(rows, kind) for kind in ("bytes", "operations")}
-    return {"rows": [row | share(row, ceilings) for row in rows], "ceilings": ceilings}
+    return [row | share(row, ceilings) for row in rows]
 
 
 def ceiling(rows, kind):
-    """Return the highest rate of the programs of one kind, per second; None if all of them failed.
-
-    The rate is computed from the first quartile of the times, so that disturbed turns do not lower the ceiling.
-    """
+    """Return the highest rate of the programs of one kind, per second; None if all of them failed."""
     return max(
-        (row[kind] / row["fastest"] for row in rows if row["kind"] == kind and "failed" not in row), default=None
+        (row[kind] / row["seconds"] for row in rows if row["kind"] == kind and "failed" not in row), default=None
     )
 
 

@@ -527,14 +527,15 @@ def mode_of(distribution: CircularDistribution, divided: panels.Panels) -> jax.A
             rises = slope(middle) > 0
             return jnp.where(rises, middle, low), jnp.where(rises, high, middle)
 
-        return 0.5 * sum(lax.fori_loop(0, 2 + jnp.finfo(dtype).nmant, halve, (low, high)))
+        ends: tuple[jax.Array, jax.Array] = lax.fori_loop(0, 2 + jnp.finfo(dtype).nmant, halve, (low, high))
+        return 0.5 * (ends[0] + ends[1])
 
     def moved(bend: Callable[[jax.Array], jax.Array], y: jax.Array) -> jax.Array:
         change = bend(jnp.ones_like(y))
         return y * jnp.where(change == 0, 0, 1 / jnp.where(change == 0, 1, change))
 
     slope = jax.grad(lambda x: distribution.log_density(x, *known))
-    mode = lax.custom_root(slope, here, root, moved)
+    mode: jax.Array = lax.custom_root(slope, here, root, moved)
     return nan_unless(mode, ~jnp.isnan(divided.total))
 
 

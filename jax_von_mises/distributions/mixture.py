@@ -49,9 +49,9 @@ class Mixture(OfDensity):
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
     (NaN) are those of the components. Draws have derivatives with respect to the parameters of the component that was
-    chosen, but not with respect to the weights. Draws choose a component with a probability that differs from its weight
-    by at most 2^-32 (5e-7 in float32; see the page *Guarantees*). Invalid weights make all draws NaN. If the shapes do
-    not fit, the methods that need them raise ValueError.
+    chosen, but not with respect to the weights. The probability of a component differs from its weight by at most 2^-32
+    (5e-7 in float32; see the page *Guarantees*). Invalid weights make all draws NaN. If the shapes do not fit, the
+    methods that need them raise ValueError.
 
     Parameters
     ----------

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -188,7 +187,7 @@ class WrappedNormal(Symmetric):
     Notes
     -----
     The error of `log_prob` is at most 2e-6 (float32) or 1e-13 (float64) times max(1, abs(log_prob)). Draws have exact
-    derivatives with respect to both parameters; those with a `scale` above 10 are uniform to rounding, and do not depend
+    derivatives with respect to both parameters; with a `scale` above 10 they are uniform to rounding, and do not depend
     on it. At a `scale` of 0, `log_prob` is inf at `loc` and -inf elsewhere, and its derivatives, which have no limit,
     are 0. Probabilities, quantiles and the entropy come from the table of a `CircularDistribution`. They are accurate
     for a `scale` of 3e-4 or more, and NaN near 0. The source is section 3.5.7 of K. V. Mardia and P. E. Jupp,

@@ -1,8 +1,6 @@
-"""Test the measurements and findings of the profile on made-up data, and one tiny run of all sections."""
+"""Test the measurements and the page of the profile on made-up data, and one tiny run of all sections."""
 
-import json
 import re
-import subprocess
 import sys
 
 import jax
@@ -10,64 +8,34 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import quiet
+from benchmarks import timing
 from benchmarks.profile_gpu import __main__ as profile
-from benchmarks.profile_gpu import accuracy, calls, findings, measuring, pictures, programs, report, roofline, sections
-from tests import children
-from tests.made_up import FakeClock
+from benchmarks.profile_gpu import measuring, page, roofline, sections
 
-QUIET = quiet.decide(0.1, 2, 0.0, 0.01)
-BUSY = quiet.decide(9.0, 2, 0.0, 0.01)
-
-
-def row(line, seconds=1.0, spread=0.01, count=100, **more):
-    """Return a row like those of `measuring.race`, from made-up turns."""
-    turns = [seconds * (1 - spread), seconds, seconds * (1 + spread)]
-    return {"line": line, "count": count} | measuring.summary(turns, count) | more
+TINY = measuring.make_plan(True, "cpu")._replace(
+    rounds=1, count=2**10, sizes=(2**8, 2**9), firsts=1, batches=2, chain=2**8
+)
 
 
-def result(state=QUIET, **measured):
-    """Return a made-up result with these sections."""
-    environment = {"platform": "cpu", "device": "cpu", "device_count": 1, "cpu": "made up", "cores": 2}
-    environment |= {"load_average": 0.1, "system": "made up", "python": "3", "x64": False, "versions": {}}
-    environment |= {"variables": {}, "commit": None}
-    options = {"mode": "quick", "rounds": 3}
-    data = {"environment": environment, "options": options, "seconds": 1.0, "sections": measured}
-    return data | {"machine_state": state.as_dict()}
+def fails(*_):
+    raise MemoryError("<script>too\nlarge")
 
 
-def test_a_race_gives_medians_rates_and_failures():
-    clock = FakeClock()
-
-    def fails(i):
-        raise MemoryError("too\nlarge")
-
+def test_a_race_gives_rates_ratios_and_failures():
+    players = {"b": fails, "a": lambda i: 0.5, "c": lambda i: 2.0}
     samples = [
-        measuring.Sample({"line": "a"}, 100, clock.competitor("a", 8.0, 0.5)),
-        measuring.Sample({"line": "b"}, 10, clock.competitor("b", 1.0)._replace(draw=fails)),
+        measuring.Sample({"line": name}, 100, timing.Competitor(draw, measures=True)) for name, draw in players.items()
     ]
-    steady, failed = measuring.race(samples, 4, clock=clock)
-    assert steady == {
-        "line": "a",
-        "count": 100,
-        "seconds": 0.5,
-        "fastest": 0.5,
-        "spread": 0.0,
-        "steady": True,
-        "rate": 200.0,
-    }
-    assert failed == {"line": "b", "count": 10, "failed": "MemoryError: too"}
-    assert not measuring.summary([1.0, 2.0, 3.0])["steady"]
+    failed, first, slower = measuring.race(samples, TINY)
+    assert failed == {"line": "b", "count": 100, "failed": "MemoryError: <script>too"}
+    assert first == {"line": "a", "count": 100, "seconds": 0.5, "span": (0.5, 0.5), "rate": 200.0}
+    assert (slower["rate"], slower["ratio"]) == (50.0, (0.25, 0.25, 0.25))
 
 
-def test_a_ceiling_is_the_fastest_quarter_and_a_bound_the_longest_time():
-    rows = [
-        row("copy", 2.0, 0.5, kind="bytes", operations=0, bytes=300),
-        row("chain", kind="operations", operations=400, bytes=1),
-        row("broken", kind="bytes", operations=0, bytes=10**9) | {"failed": "out of memory"},
-    ]
-    assert roofline.ceiling(rows, "bytes") == 200
-    stage = row("stage", 4.0, kind="stage", operations=400, bytes=400)
+def test_a_ceiling_is_the_best_rate_and_a_bound_the_longest_time():
+    row = {"kind": "bytes", "seconds": 2.0, "operations": 0, "bytes": 400}
+    assert roofline.ceiling([row, row | {"bytes": 10**9, "failed": "out of memory"}], "bytes") == 200
+    stage = {"kind": "stage", "seconds": 4.0, "operations": 400, "bytes": 400}
     assert roofline.share(stage, {"bytes": 200.0, "operations": 400.0}) == {"share": 0.5, "bound_by": "bytes"}
     assert roofline.share(stage, {"bytes": None, "operations": 400.0}) == {}
 
@@ -80,179 +48,69 @@ def test_xla_counts_what_a_chain_does(program, dtype, each):
     assert compiled.cost_analysis()["flops"] == pytest.approx(100 * each * roofline.STEPS, rel=0.1)
 
 
-def test_accuracy_detects_a_breach(monkeypatch):
-    assert accuracy.errors(5.0, "table", 30)["worst"] < 1
-    exact = accuracy.transform.angles
-    monkeypatch.setattr(accuracy.transform, "angles", lambda *arguments: exact(*arguments) * np.float32(1 + 3e-6))
-    assert accuracy.errors(5.0, "table", 30)["worst"] > 1
-
-
-def test_compilations_are_counted():
-    jax.clear_caches()
-    with programs.compilations() as compiled:
-        jax.jit(lambda x: x + 1)(np.float32(1))
-    assert len(compiled) == 1
-
-
 def test_another_key_and_concentration_compile_nothing():
-    names = programs.compiled_again(TINY)
-    assert {step: len(compiled) for step, compiled in names.items()} == {
-        **dict.fromkeys(("first call", "another size"), 1),
-        **dict.fromkeys(("same call", "another key", "another concentration"), 0),
-    }
+    counts = sections.compiled(TINY)
+    assert list(counts.values()) == [1, 0, 0, 0, 1]
+    rows = [{"line": step, "compiled": count} for step, count in counts.items()]
+    assert list(sections.compiling_findings(rows)) == []
+    rows[2]["compiled"] = 1
+    assert "compiles again for: another key." in next(sections.compiling_findings(rows))
 
 
-def compile_data(**again):
-    return {
-        "rows": [],
-        "compiled": {"first call": ["f"], "same call": [], "another key": []} | {"another concentration": []} | again,
-    }
+def test_the_fastest_row_is_a_finding_only_if_its_interval_is_above_one():
+    rows = [{"line": "a", "rate": 1.0}, {"line": "b", "rate": 2.0, "ratio": timing.Interval(2.0, 1.9, 2.1)}]
+    assert list(sections.fastest(rows)) == ["The rate of b is 2 (1.9 to 2.1) times that of a."]
+    rows[1]["ratio"] = timing.Interval(2.0, 0.9, 2.1)
+    assert list(sections.fastest(rows)) == list(sections.fastest([{"line": "a", "failed": "x"}])) == []
 
 
-def test_findings_do_not_depend_on_a_busy_machine():
-    errors = {"rows": [{"line": "table", "worst": 0.4}, {"line": "direct", "worst": 1.2}]}
-    again = compile_data(**{"another key": ["g"]})
-    assert [finding.good for finding in findings.findings(result(QUIET, accuracy=errors, compile=compile_data()))] == [
-        False,
-        True,
-    ]
-    assert not findings.findings(result(QUIET, compile=again))[0].good
-    assert findings.findings(result(QUIET, accuracy={"error": "broken"})) == []
+def run(out, *names):
+    """Return the exit code of a tiny profile, and its page or None."""
+    code = profile.main(["--out", str(out), "--sections", *names], TINY)
+    return code, out.read_text() if out.exists() else None
 
 
-def test_unreliable_cells_are_grey():
-    columns = sections.SECTIONS["keys"].columns
-    assert report.cells(row("a", 1e-6), columns, True) == [("a", False), ("100 ± 0%", False)]
-    assert report.cells(row("a", 1e-6), columns, False)[1][1]
-    assert report.cells(row("a", 1e-6, 0.9), columns, True)[1] == ("100 ± 45%", True)
-    assert report.cells({"line": "rbg", "failed": "ValueError"}, columns, True) == [
-        ("rbg", False),
-        ("ValueError", True),
-    ]
+@pytest.mark.parametrize(
+    "names", [("keys", "trace"), pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len
+)
+def test_every_section_is_measured_and_shown(tmp_path, monkeypatch, names):
+    monkeypatch.setattr(sections, "IMPLEMENTATIONS", sections.IMPLEMENTATIONS[:2])
+    monkeypatch.setattr(sections, "DTYPES", sections.DTYPES[:2])
+    code, text = run(tmp_path / "profile.html", *names)
+    assert code == 0
+    assert re.findall(r'<section id="(\w+)">', text) == [name for name in sections.SECTIONS if name in names]
+    assert "failed" not in text
+    assert "Error" not in text
+    assert all("<td>" in part for part in text.split("<section ")[1:])
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)  # the page needs no other files and no network
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.html"]
+
+
+def test_a_failing_section_and_an_interrupted_run_keep_the_others(tmp_path, monkeypatch, capsys):
+    def interrupt(plan):
+        raise KeyboardInterrupt
+
+    made_up = {"memory": interrupt, "streams": lambda plan: [{"line": "a", "failed": "no"}], "dtypes": fails}
+    for name, measure in made_up.items():
+        monkeypatch.setitem(sections.SECTIONS, name, sections.SECTIONS[name]._replace(measure=measure))
+    assert run(tmp_path / "none.html", "memory", "streams") == (130, None)
+    monkeypatch.setitem(sections.SECTIONS, "keys", sections.SECTIONS["keys"]._replace(measure=interrupt))
+    code, text = run(tmp_path / "some.html", "streams", "dtypes", "keys", "trace")
+    assert code == 130
+    assert "has 2 of 4 sections" in capsys.readouterr().err
+    assert "Missing sections: keys, trace." in text
+    assert "MemoryError: &lt;script&gt;too" in text
+    assert "<script" not in text
+    assert "<p>None.</p>" in text  # no findings
 
 
 def test_there_is_no_picture_without_two_points():
-    assert pictures.draw(result(devices={"rows": [row("1")]}, keys={"rows": [row("a") | {"failed": "x"}]})) == {}
-    assert set(pictures.draw(result(BUSY, keys={"rows": [row("a"), row("b", spread=0.9)]}))) == {"keys"}
+    rows = [{"line": "a", "count": 1, "seconds": 1.0, "span": (1.0, 1.0), "rate": 1.0}, {"line": "b", "failed": "x"}]
+    assert "<img" not in page.section("keys", rows)[0]
+    assert "<img" in page.section("keys", [rows[0], rows[0] | {"line": "c"}])[0]
 
 
-TINY = measuring.make_plan(True, "cpu", "")._replace(
-    rounds=1, count=2**10, sizes=(2**8, 2**9), firsts=1, batches=2, chain=2**8, tail_points=8
-)
-
-
-QUICK = ("keys", "trace")  # the sections with the fewest programs to compile
-
-
-@pytest.fixture(scope="module", params=[QUICK, pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len)
-def ran(request, tmp_path_factory):
-    """Return the folder of a report, the data that `--json` writes, and the names of the sections."""
-    folder = tmp_path_factory.mktemp("profile")
-    out, kept = folder / "report", folder / "result.json"
-    with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr(calls, "IMPLEMENTATIONS", calls.IMPLEMENTATIONS[-2:])
-        fewer.setattr(calls, "DTYPES", calls.DTYPES[:2])
-        fewer.setattr(accuracy, "CONCENTRATIONS", (5.0,))
-        options = ["--quick", "--out", str(out), "--json", str(kept), "--sections", *request.param]
-        assert profile.main(options, TINY) == 0
-    return out, json.loads(kept.read_text()), request.param
-
-
-def test_every_section_is_measured_and_shown(ran):
-    out, saved, names = ran
-    assert set(saved["sections"]) == set(names)
-    page = (out / "report.html").read_text()
-    for name, data in saved["sections"].items():
-        failed = [line for line in data.get("rows", []) if "failed" in line]
-        assert "error" not in data, data
-        assert data["rows"], name
-        assert not failed
-        assert f'<section id="{name}">' in page
-        assert {column.field for column in sections.SECTIONS[name].columns} <= set().union(*data["rows"]) | {"line"}
-    assert not re.search(r"(src|href)=\"(?!data:|#)", page)  # the page needs no other files and no network
-    assert (out / "trace").is_dir()
-    assert (out / "keys.png").stat().st_size > 1000
-
-
-def test_a_failing_section_is_shown_escaped_and_a_report_replaced(ran, monkeypatch, capsys):
-    out, *_ = ran
-    (out / "mine.txt").write_text("keep")
-
-    def breaks(plan, tick):
-        raise RuntimeError("<script>no</script>")
-
-    monkeypatch.setitem(sections.SECTIONS, "keys", sections.SECTIONS["keys"]._replace(measure=breaks))
-    before = (out / "report.html").read_text()
-    with monkeypatch.context() as patched:
-        patched.setitem(sections.SECTIONS, "keys", sections.SECTIONS["keys"]._replace(measure=interrupt))
-        assert profile.main(["--sections", "keys", "--out", str(out)], TINY) == 130
-    assert (out / "report.html").read_text() == before
-    assert profile.main(["--sections", "keys", "--out", str(out)], TINY) == 0
-    page = (out / "report.html").read_text()
-    assert "RuntimeError: &lt;script&gt;no" in page
-    assert "<script>" not in page
-    assert "<h2>Findings</h2>" not in page  # there are none
-    assert sorted(path.name for path in out.iterdir()) == ["files.json", "mine.txt", "report.html"]
-    assert [path.name for path in out.parent.iterdir() if path.name.endswith(".partial")] == []
-
-
-def interrupt(plan, tick):
-    raise KeyboardInterrupt
-
-
-def test_an_interrupted_run_writes_the_sections_that_it_finished(tmp_path, monkeypatch, capsys):
-    def measured(plan, tick):
-        return {"rows": [row("a"), row("b")]}
-
-    def interrupted(plan, tick):
-        (plan.folder / "trace").mkdir()
-        raise KeyboardInterrupt
-
-    for name, measure in {"keys": measured, "trace": interrupted, "accuracy": measured}.items():
-        monkeypatch.setitem(sections.SECTIONS, name, sections.SECTIONS[name]._replace(measure=measure))
-    out, kept = tmp_path / "report", tmp_path / "result.json"
-    names = ["keys", "trace", "accuracy"]
-    assert profile.main(["--sections", *names, "--out", str(out), "--json", str(kept)], TINY) == 130
-    assert "interrupted: only 1 of 3 sections" in capsys.readouterr().err
-    saved = json.loads(kept.read_text())
-    assert saved["interrupted"]
-    assert set(saved["sections"]) == {"keys"}
-    page = (out / "report.html").read_text()
-    assert "The run was interrupted" in page
-    assert '<section id="keys">' in page
-    assert '<section id="trace">' not in page
-    assert not (out / "trace").exists()
-
-
-def test_a_missing_library_is_named_before_the_measurement(tmp_path):
-    """Without the extra, the program names it in one line."""
-    code = (
-        "import sys; sys.modules['jinja2'] = None\n"
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *a: None if name == 'jinja2' else find(name, *a)\n"
-        "from benchmarks.profile_gpu import __main__ as profile; sys.exit(profile.main([]))"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=children.ROOT, env=children.environment())
-    assert done.returncode == 2, done.stderr
-    assert done.stderr == "the profile needs jinja2: pip install -e '.[bench]'\n"
-
-
-def test_paths_are_refused_before_the_measurement(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("")
-    for options in (
-        ["--out", str(tmp_path / "file")],
-        ["--out", str(folder)],
-        ["--json", str(tmp_path / "no" / "x.json")],
-    ):
-        assert profile.main(options) == 2
-        assert options[0] in capsys.readouterr().err
-
-
-def test_plans_are_larger_in_full_and_on_a_gpu():
-    quick, full = (measuring.make_plan(short, "cpu", "") for short in (True, False))
-    assert quick.count < full.count < measuring.make_plan(False, "gpu", "").count
-    assert quick.rounds < full.rounds
+def test_a_missing_library_is_named_before_the_measurement(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit, match=r"^This program needs matplotlib: .*\[bench\]'$"):
+        profile.main([])

@@ -151,7 +151,7 @@ def test_derivatives_of_the_mode():
     """They are differences of the modes found on a fine grid, and an interval without mass is the mode."""
     with jax.enable_x64(True):
         mixture = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), three())
-        leaves, tree = jax.tree.flatten(mixture)
+        leaves, _ = jax.tree.flatten(mixture)
         mode, slopes = jax.value_and_grad(lambda mixture: mixture.mode())(mixture)
         np.testing.assert_allclose(mixture.interval(0.0), mode, rtol=1e-12)
 

@@ -24,7 +24,7 @@ import jax
 import pytest
 
 import jax_von_mises
-from docs import pages, results
+from docs import pages
 from jax_von_mises.cli import commands as command_line
 from jax_von_mises.streams import writer
 from tests import children
@@ -34,8 +34,6 @@ PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs"
 # Languages of blocks, as written after the fence; names in braces are Sphinx directives.
 CODE, TEXT = ("python", "py", "sh", "console", "yaml"), ("text",)
 
-# Excerpts of the examples, which have separate tests.
-EXCERPT = re.compile(r"^<!-- made: code .*?^<!-- end -->$", re.M | re.S)
 # Statements followed by their output in a comment.
 SHOWN = re.compile(r"^ *print\(.*\)  # (.+)$", re.M)
 
@@ -63,7 +61,7 @@ COMPANIONS = ("dask", "until", "kill", "wait", "cmp", "ls", "export")
 
 def blocks(page, *languages):
     """Return the blocks of a page in these languages, in order."""
-    text = EXCERPT.sub("", PAGES[page].read_text(encoding="utf-8"))
+    text = PAGES[page].read_text(encoding="utf-8")
     return [body for language, body in re.findall(r"^```(\S*)\n(.*?)^```$", text, re.M | re.S) if language in languages]
 
 
@@ -275,9 +273,7 @@ def test_examples_of_docstrings(module):
 
 def test_pages_show_the_committed_results_and_examples():
     """Tables and excerpts of the pages are current; `python -m docs.pages` updates them."""
-    pytest.importorskip("matplotlib", reason="Matplotlib is not installed (extra `bench`)")
-    parts = results.parts()
-    outdated = [path.name for path in PAGES.values() if pages.filled(text := path.read_text("utf-8"), parts) != text]
+    outdated = [path.name for path in PAGES.values() if pages.filled(text := path.read_text("utf-8")) != text]
     assert not outdated, "run python -m docs.pages"
     assert pages.notebook(PAGES["tour"].read_text(encoding="utf-8")) == pages.NOTEBOOK.read_text(encoding="utf-8")
 

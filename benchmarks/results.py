@@ -1,0 +1,175 @@
+"""Keep measurements in a CSV file, one for each machine, and show them as tables.
+
+The first lines of a file, which begin with ``#``, name the code, the machine and the libraries. Each row has the
+measurement of one peer in one case, or the reason why there is none. In a row with the unit ``s`` or another unit of
+which less is better, `value` is the measured number. In all others, it is the number of elements per second. It is
+computed from the lower quartile of the rounds, `low` from the upper quartile, and `high` from the fastest round.
+`ratio` is the median over the rounds of the quotient of both times: above 1, the package is faster than the peer.
+"""
+
+import csv
+import io
+from typing import NamedTuple
+
+from benchmarks.text import bytes_text, interval_text, number, time_text
+
+__all__ = [
+    "LESS",
+    "OURS",
+    "Results",
+    "Row",
+    "markdown",
+    "number",
+    "of",
+    "parse",
+    "rate_text",
+    "ratio_text",
+    "table",
+    "value_text",
+]
+
+OURS = "jax_von_mises"
+LESS = {"s": time_text, "B": bytes_text, "error": lambda value: f"{value:.1e}", "draws per value": number}
+"""Units of which less is better, each with the function that formats its numbers."""
+MISSING = "–"
+FEWER = "†"
+HEADING = "#"
+
+
+class Row(NamedTuple):
+    """The measurement of one peer in one case; if there is none, `note` has the reason."""
+
+    group: str
+    case: str
+    peer: str
+    count: int
+    unit: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    rounds: int = 0
+    note: str = ""
+
+    @property
+    def clear(self):
+        """Whether the interval of the ratio is on one side of 1."""
+        return self.ratio is not None and not self.ratio_low <= 1 <= self.ratio_high
+
+
+NUMBERS = ("value", "low", "high", "ratio", "ratio_low", "ratio_high")
+
+
+class Results(NamedTuple):
+    """The content of a file."""
+
+    head: dict[str, str]
+    rows: list[Row]
+
+    def text(self):
+        """Return the content of the file."""
+        out = io.StringIO()
+        for name, value in self.head.items():
+            out.write(f"{HEADING} {name}: {value}\n")
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(Row._fields)
+        for row in self.rows:
+            cells = row._asdict() | {
+                name: "" if getattr(row, name) is None else f"{getattr(row, name):.4g}" for name in NUMBERS
+            }
+            writer.writerow(cells.values())
+        return out.getvalue()
+
+
+def parse(text):
+    """Return the `Results` in the text of a file; raise ValueError if it is not one."""
+    lines = text.splitlines()
+    head = dict(line[len(HEADING) :].strip().split(": ", 1) for line in lines if line.startswith(HEADING))
+    names, *rows = csv.reader(line for line in lines if not line.startswith(HEADING))
+    if tuple(names) != Row._fields:
+        raise ValueError(f"the columns are {', '.join(names)}, not {', '.join(Row._fields)}")
+    found = []
+    for cells in rows:
+        values = dict(zip(names, cells, strict=True))
+        values |= {name: float(values[name]) if values[name] else None for name in NUMBERS}
+        found.append(Row(**values | {name: int(values[name]) for name in ("count", "rounds")}))
+    return Results(head, found)
+
+
+def of(path):
+    """Return the `Results` in a file."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} has no results of performance_benchmark: {error}") from error
+
+
+def rate_text(row):
+    """Format a rate."""
+    for prefix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if row.value >= scale:
+            return f"{number(row.value / scale)} {prefix}/s"
+    return f"{number(row.value)} /s"
+
+
+def value_text(row):
+    """Format the value of a row with its unit."""
+    if row is None or row.value is None:
+        return MISSING
+    if row.value == float("inf"):
+        return "not finite"
+    return LESS[row.unit](row.value) if row.unit in LESS else rate_text(row)
+
+
+def ratio_text(row):
+    """Format the ratio of a row with its interval."""
+    if row is None or row.ratio is None:
+        return MISSING
+    if row.ratio == float("inf"):
+        return "not finite"
+    return interval_text(row.ratio, row.ratio_low, row.ratio_high)
+
+
+def power(count):
+    """Format a number of elements; powers of two from 2^10 are typeset as powers."""
+    exponent = count.bit_length() - 1
+    return f"$2^{{{exponent}}}$" if count == 2**exponent and exponent >= 10 else f"{count:,}"
+
+
+def table(head, rows):
+    """Return a Markdown table whose first column is text and whose other columns are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def markdown(rows, names=None):
+    """Return rows as a Markdown table: a line for each case with our value, and our ratio to each peer.
+
+    `names` maps peers to the headings of their columns, in order; by default all peers with a value have one. For
+    errors, the table shows the values of all peers instead of ratios.
+    """
+    cases = dict.fromkeys((row.group, row.case) for row in rows)
+    found = {(row.group, row.case, row.peer): row for row in rows}
+    peers = dict.fromkeys(row.peer for row in rows if row.value is not None and row.peer != OURS)
+    names = {peer: peer for peer in peers} if names is None else names
+    errors = all(row.unit in ("error", "draws per value") for row in rows)
+    lines, fewer = [], False
+    for group, case in cases:
+        ours = found[group, case, OURS]
+        cells = [case, power(ours.count), value_text(ours)]
+        for peer in names:
+            row = found.get((group, case, peer))
+            cell = value_text(row) if errors else ratio_text(row)
+            less = row is not None and row.value is not None and row.count != ours.count
+            fewer |= less
+            slower = not errors and row is not None and row.clear and row.ratio < 1
+            cells.append((f"**{cell}**" if slower else cell) + FEWER * less)
+        lines.append(cells)
+    if all(row[1] == "1" for row in lines):
+        lines, head = [[row[0], *row[2:]] for row in lines], ["", "ours"]
+    else:
+        head = ["", "per call", "ours"]
+    shown = table([*head, *(heading if errors else f"/ {heading}" for heading in names.values())], lines)
+    return shown + (f"\n\n{FEWER} fewer elements per call." if fewer else "")

@@ -1,0 +1,161 @@
+"""Measure cases within a time limit, and keep finished cases so that an interrupted run can continue."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks import environment, results, timing
+from benchmarks.competitors import Unavailable, precision
+from benchmarks.results import LESS, OURS, Results, Row
+from benchmarks.text import atomic_file
+
+__all__ = ["Case", "measure", "run"]
+
+# Seconds. A peer with longer calls gets fewer elements.
+LONG_CALL = 0.25
+# Seconds of the rounds of a case, at most.
+LONGEST = 60.0
+# The lines of the head that must be equal for a run to continue.
+IDENTITY = ("tree", "platform", "device", "processor", "versions", "variables")
+
+
+class Case(NamedTuple):
+    """`count` elements of some work in every call, with the function ``make(count)`` of each peer that can do it.
+
+    A function returns a `Competitor`, or raises `Unavailable` or ImportError. The package comes first. `unit` is what
+    an element is called, or a unit of which less is better. On a GPU, `count` is multiplied by `gpu`.
+    """
+
+    name: str
+    count: int
+    peers: dict[str, Callable[[int], timing.Competitor]]
+    unit: str = "draws"
+    dtype: str = "float32"
+    gpu: int = 1
+
+
+def prepared(make, count):
+    """Return a competitor that has been called, with as many elements as a call of `LONG_CALL` seconds can have."""
+    while True:
+        competitor = make(count)
+        count = competitor.count or count
+        first = timing.first_call(competitor)
+        if competitor.measures or first <= LONG_CALL or count == 1:
+            return competitor._replace(count=count)
+        once = timing.timed(competitor, [competitor.fresh(1)])
+        if once <= 2 * LONG_CALL:
+            return competitor._replace(count=count)
+        count = 2 ** max(0, math.floor(math.log2(count * LONG_CALL / once)))
+
+
+def reason(error):
+    """Return in a line why a peer cannot run."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"not installed: {error.name}"
+    if isinstance(error, Unavailable):
+        return str(error)
+    return f"fails: {type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
+
+
+def measure(group, case, seconds=LONGEST, most=timing.MOST_ROUNDS):
+    """Return the rows of a case, and whether its rounds ended because the `seconds` were over."""
+    started, missing = {}, {}
+    with precision(case.dtype):
+        for peer, make in case.peers.items():
+            try:
+                started[peer] = prepared(make, case.count)
+            except Exception as error:  # other libraries may fail in any way on this machine
+                if peer == OURS and not isinstance(error, Unavailable):
+                    raise
+                missing[peer] = Row(group, case.name, peer, case.count, case.unit, note=reason(error))
+        begun = time.perf_counter()
+        found = timing.rounds(started, most, seconds) if OURS in started else {}
+    capped = time.perf_counter() - begun > seconds
+    rows = []
+    for peer in case.peers:
+        if peer in missing or peer not in found:
+            rows.append(
+                missing.get(peer) or Row(group, case.name, peer, case.count, case.unit, note=missing[OURS].note)
+            )
+            continue
+        times, count = found[peer], started[peer].count
+        best, (fast, slow) = times.typical, times.span
+        values = (best, fast, slow) if case.unit in LESS else (1 / best, 1 / slow, 1 / fast)
+        rows.append(
+            Row(group, case.name, peer, count, case.unit, *values, *(times.ratio or (1, 1, 1)), len(times.seconds))
+        )
+    return rows, capped
+
+
+def continued(partial, head):
+    """Return the finished rows of an interrupted run of the same code on the same machine, by case."""
+    if not partial.exists():
+        return {}
+    try:
+        before = results.of(partial)
+    except ValueError as error:
+        print(f"  starting again: {error}")
+        return {}
+    if different := [name for name in IDENTITY if before.head.get(name) != head[name]]:
+        print(f"  starting again: {partial} has another {', '.join(different)}")
+        return {}
+    found = {}
+    for row in before.rows:
+        found.setdefault((row.group, row.case), []).append(row)
+    return found
+
+
+def run(groups, minutes, out=None, say=print):
+    """Measure all cases of `groups`.
+
+    Parameters
+    ----------
+    groups : dict of str to list of Case
+    minutes : float
+        Time to spend; every case gets an equal share of what is left, and at most `LONGEST` seconds.
+    out : Path, optional
+        File for the results. Finished cases are kept next to it, and a later run continues after them.
+    say : callable
+        Gets the text of each case.
+
+    Returns
+    -------
+    Results
+    """
+    head = {"date": time.strftime("%Y-%m-%d"), **environment.describe(), "minutes": f"{minutes:g}"}
+    say(environment.text(head))
+    partial = out and out.with_name(out.name + ".partial")
+    kept = continued(partial, head) if out else {}
+    found, capped, end = Results(head, []), [], time.monotonic() + 60 * minutes
+    todo = [(group, case) for group, cases in groups.items() for case in cases]
+    for number, (group, case) in enumerate(todo):
+        if head["platform"] == "gpu":
+            case = case._replace(count=case.count * case.gpu)
+        rows = kept.get((group, case.name))
+        if rows is None or [row.peer for row in rows] != list(case.peers):
+            left = (end - time.monotonic()) / (len(todo) - number)
+            rows, over = measure(group, case, min(LONGEST, left))
+            capped += [f"{group}, {case.name}"] * over
+        found.rows.extend(rows)
+        say(f"{group}, {case.name}:\n" + "\n".join(f"  {line(row)}" for row in rows))
+        if partial:
+            with atomic_file(partial, encoding="utf-8") as file:
+                file.write(found.text())
+    say(f"Rounds ended by the time limit: {'; '.join(capped) or 'none'}")
+    if out:
+        with atomic_file(out, encoding="utf-8") as file:
+            file.write(found.text())
+        partial.unlink()
+        say(f"written to {out}")
+    sys.stdout.flush()
+    return found
+
+
+def line(row):
+    """Return a row in a line of text."""
+    if row.value is None:
+        return f"{row.peer}: {row.note}"
+    ratio = "" if row.peer == OURS else f", ratio {results.ratio_text(row)}"
+    return f"{row.peer}: {results.value_text(row)} ({row.count:,} a call){ratio}, {row.rounds} rounds"

@@ -1,0 +1,112 @@
+"""Draw directions on the sphere, with a concentration each."""
+
+import numpy as np
+
+from benchmarks.competitors import of_arrays, of_keys
+from benchmarks.peers import NORMAL, SCIPY, TFP, at_most, tfp, values
+from benchmarks.results import OURS
+from benchmarks.runner import Case
+from benchmarks.subjects.arrays import BROAD
+from benchmarks.timing import Competitor
+
+__all__ = ["cases", "gradients", "size"]
+
+
+def size(d):
+    """Return the number of directions in d dimensions with about 2^18 components; powers of two suit all libraries."""
+    return 2 ** (18 - d.bit_length())
+
+
+def mean(d):
+    """Return a fixed unit vector in d dimensions."""
+    direction = np.random.default_rng(d).normal(size=d)
+    return (direction / np.linalg.norm(direction)).astype(np.float32)
+
+
+def directions(d, k):
+    """Return draws of directions, and those of as many normal components."""
+    import jax
+
+    import jax_von_mises as jvm
+
+    def of(draw, count):
+        return of_keys(draw, mean(d), values(k, count).astype(np.float32))
+
+    def ours(count):
+        return of(lambda key, mean, k: jvm.sample_von_mises_fisher(key, mean, k, (count,)), count)
+
+    def normal(count):
+        return of(lambda key, mean, k: jax.random.normal(key, (count, d)), count)
+
+    def circle(count):
+        return of(lambda key, mean, k: jvm.sample_von_mises(key, 0.0, k, (count,)), count)
+
+    def with_scipy(count):
+        from scipy import stats
+
+        distribution = stats.vonmises_fisher(mean(d).astype(float) / np.linalg.norm(mean(d).astype(float)), float(k))
+        return Competitor(lambda i: distribution.rvs(count, random_state=i))
+
+    def with_tfp(count):
+        distribution = tfp().VonMisesFisher
+        shape = () if k is BROAD else (count,)
+        return of(
+            lambda key, mean, k: distribution(mean, k).sample(shape, seed=jax.random.key_data(key)),
+            count,
+        )
+
+    found = {OURS: ours, NORMAL: normal}
+    if d == 2:
+        found["sample_von_mises"] = circle
+    if k is not BROAD:
+        found[SCIPY] = at_most(2**14, with_scipy)
+    if d <= 5:  # the library has no more dimensions
+        found[TFP] = with_tfp
+    return found
+
+
+def gradients(d):
+    """Return the derivatives of the sum of all components with respect to the concentrations."""
+    import jax
+
+    import jax_von_mises as jvm
+
+    def total(key, mean, k):
+        return jvm.sample_von_mises_fisher(key, mean, k, k.shape).sum()
+
+    def ours(count):
+        return of_keys(jax.grad(total, 2), mean(d), BROAD.values(count).astype(np.float32))
+
+    found = directions(d, BROAD)
+    return {OURS: ours, "the draw alone": found[OURS], NORMAL: found[NORMAL]}
+
+
+def log_prob(d):
+    """Return log densities of directions with a concentration each."""
+    import jax_von_mises as jvm
+
+    def of(distribution, count):
+        def make(generator):
+            x = generator.normal(size=(count, d))
+            return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+        k = values(BROAD, count)
+        return of_arrays(lambda x, mean, k: distribution(mean, k).log_prob(x), make, "float32", mean(d), k)
+
+    found = {OURS: lambda count: of(jvm.VonMisesFisher, count)}
+    if d <= 5:
+        found[TFP] = lambda count: of(tfp().VonMisesFisher, count)
+    return found
+
+
+def cases():
+    """Return the cases."""
+    each = [
+        Case(f"d = {d}, a concentration each", size(d), directions(d, BROAD), gpu=2**4)
+        for d in (2, 3, 4, 5, 10, 100, 768)
+    ]
+    return [
+        *each,
+        Case("d = 3, one concentration", 2**18, directions(3, 5.0), gpu=2**4),
+        *(Case(f"`log_prob`, d = {d}", size(d), log_prob(d), "points", gpu=2**4) for d in (3, 768)),
+    ]
