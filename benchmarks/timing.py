@@ -111,6 +111,11 @@ def first_call(competitor, clock=time.perf_counter):
     return timed(competitor, [competitor.fresh(0)], clock)
 
 
+def calls_of(seconds):
+    """Return the number of calls in a turn, if one takes so many seconds."""
+    return min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(seconds, 1e-9))))
+
+
 class Player:
     """A competitor with the number of its calls so far, so that each call gets a new input."""
 
@@ -131,7 +136,7 @@ def rounds(competitors, most=MOST_ROUNDS, seconds=math.inf, clock=time.perf_coun
     ----------
     competitors : dict of str to Competitor
         Competitors by name; each has been called before, with input 0. The others are compared with the first one. The
-        seconds of those with a `count` are divided by it.
+        seconds of those with a `count` are divided by it, but not what a competitor measures itself.
     most : int
         Largest number of rounds.
     seconds : float
@@ -146,10 +151,8 @@ def rounds(competitors, most=MOST_ROUNDS, seconds=math.inf, clock=time.perf_coun
     begun = clock()
     players = {name: Player(competitor, clock) for name, competitor in competitors.items()}
     first, *others = players
-    calls = {}
-    for name, player in players.items():
-        one = 1.0 if player.competitor.measures else player.turn(1)
-        calls[name] = min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(one, 1e-9))))
+    elements = {name: 1 if each.measures else each.count or 1 for name, each in competitors.items()}
+    calls = {name: 1 if each.measures else calls_of(players[name].turn(1)) for name, each in competitors.items()}
     found, ratios = {name: [] for name in players}, {name: [] for name in others}
     open_, order = list(others), random.Random(0)
     for number in range(most):
@@ -159,7 +162,7 @@ def rounds(competitors, most=MOST_ROUNDS, seconds=math.inf, clock=time.perf_coun
         for name in order.sample(playing, len(playing)):
             if calls[name] > 1:
                 players[name].turn(1)
-            found[name].append(players[name].turn(calls[name]) / (competitors[name].count or 1))
+            found[name].append(players[name].turn(calls[name]) / elements[name])
         for name in open_:
             ratios[name].append(found[name][-1] / found[first][-1])
         if number + 1 >= FEWEST_ROUNDS:
@@ -189,5 +192,5 @@ def stages(competitor, fetch, number=9, clock=time.perf_counter):
     The stages are: until the call returns, until its result is ready, and until the host has it.
     """
     player = Player(competitor, clock, lambda *arguments: staged(*arguments, fetch))
-    calls = min(MOST_CALLS, max(1, math.ceil(SHORTEST_TURN / max(sum(player.turn(1)), 1e-9))))
+    calls = calls_of(sum(player.turn(1)))
     return tuple(np.median([player.turn(calls) for _ in range(number)], axis=0).tolist())

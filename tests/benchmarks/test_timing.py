@@ -91,6 +91,11 @@ def test_a_competitor_may_measure_itself(clock):
     assert timing.rounds({"a": competitor}, 5, clock=clock)["a"].seconds == (3.0, 1.0, 2.0, 5.0, 4.0)
 
 
+def test_what_a_competitor_measures_is_not_divided_by_its_elements(clock):
+    competitor = timing.Competitor(lambda i: 3.0, measures=True, count=1000)
+    assert timing.rounds({"a": competitor}, 5, clock=clock)["a"].typical == 3.0
+
+
 @pytest.mark.parametrize("count", [5, 8, 25])
 def test_intervals_contain_the_median_as_often_as_they_say(count):
     samples = np.random.default_rng(count).exponential(size=(4000, count))
