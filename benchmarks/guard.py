@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from benchmarks import environment, results
-from benchmarks.results import OURS, number, ratio_text
-from benchmarks.text import table
+from benchmarks.results import OURS, ratio_text
+from benchmarks.text import number, table
 
 __all__ = ["changes", "main"]
 

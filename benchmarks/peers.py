@@ -19,14 +19,16 @@ from benchmarks.results import OURS
 from benchmarks.timing import Competitor
 
 __all__ = [
-    *("CUPY", "MKL", "NORMAL", "NUMPY", "NUMPYRO", "SCIPY", "TFP", "TORCH", "Spread"),
-    *("angles", "at_most", "functions", "gradients", "numpyro", "samplers", "tfp", "values"),
+    *("ALONE", "CUPY", "MKL", "NORMAL", "NORMAL_ALONE", "NUMPY", "NUMPYRO", "SCIPY", "TFP", "TORCH", "Spread"),
+    *("angles", "at_most", "functions", "gradients", "numpyro", "samplers", "shape", "tfp", "values"),
 ]
 
 NORMAL = "jax.random.normal"
 NUMPY, MKL, SCIPY, NUMPYRO = "NumPy", "mkl_random", "SciPy", "NumPyro"
 TFP, TORCH, CUPY = "TFP", "PyTorch", "CuPy"
 KERNELS = "our CUDA kernel"
+# Draws without a derivative, beside derivatives.
+ALONE, NORMAL_ALONE = "the draw alone", "normal draws alone"
 
 
 class Spread(NamedTuple):
@@ -232,7 +234,7 @@ def gradients(k, dtype="float32"):
         return of_keys(jax.grad(total, 1), values(k, count).astype(dtype))
 
     draws = jax_draws(k, dtype)
-    return {OURS: ours, "the draw alone": draws[OURS], NORMAL: draws[NORMAL], TFP: with_tfp}
+    return {OURS: ours, ALONE: draws[OURS], NORMAL_ALONE: draws[NORMAL], TFP: with_tfp}
 
 
 def angles(count, dtype):

@@ -13,20 +13,7 @@ from typing import NamedTuple
 
 from benchmarks.text import bytes_text, interval_text, number, time_text
 
-__all__ = [
-    "LESS",
-    "OURS",
-    "Results",
-    "Row",
-    "markdown",
-    "number",
-    "of",
-    "parse",
-    "rate_text",
-    "ratio_text",
-    "table",
-    "value_text",
-]
+__all__ = ["LESS", "OURS", "Results", "Row", "head_text", "markdown", "of", "parse", "ratio_text", "split", "table"]
 
 OURS = "jax_von_mises"
 LESS = {"s": time_text, "B": bytes_text, "error": lambda value: f"{value:.1e}", "draws per value": number}
@@ -58,6 +45,16 @@ class Row(NamedTuple):
         """Whether the interval of the ratio is on one side of 1."""
         return self.ratio is not None and not self.ratio_low <= 1 <= self.ratio_high
 
+    @property
+    def ahead(self):
+        """Whether the peer is faster than the package beyond doubt."""
+        return self.clear and self.ratio < 1
+
+    def compared(self, ratio):
+        """Return the row with a ratio and the ends of its interval."""
+        middle, low, high = ratio
+        return self._replace(ratio=middle, ratio_low=low, ratio_high=high)
+
 
 NUMBERS = ("value", "low", "high", "ratio", "ratio_low", "ratio_high")
 
@@ -71,8 +68,7 @@ class Results(NamedTuple):
     def text(self):
         """Return the content of the file."""
         out = io.StringIO()
-        for name, value in self.head.items():
-            out.write(f"{HEADING} {name}: {value}\n")
+        out.write(head_text(self.head))
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(Row._fields)
         for row in self.rows:
@@ -83,16 +79,27 @@ class Results(NamedTuple):
         return out.getvalue()
 
 
-def parse(text):
-    """Return the `Results` in the text of a file; raise ValueError if it is not one."""
+def head_text(head):
+    """Return the first lines of a file."""
+    return "".join(f"{HEADING} {name}: {value}\n" for name, value in head.items())
+
+
+def split(text, columns):
+    """Return the head and the rows of cells in the text of a file; raise ValueError if it has other `columns`."""
     lines = text.splitlines()
     head = dict(line[len(HEADING) :].strip().split(": ", 1) for line in lines if line.startswith(HEADING))
     names, *rows = csv.reader(line for line in lines if not line.startswith(HEADING))
-    if tuple(names) != Row._fields:
-        raise ValueError(f"the columns are {', '.join(names)}, not {', '.join(Row._fields)}")
+    if tuple(names) != tuple(columns):
+        raise ValueError(f"the columns are {', '.join(names)}, not {', '.join(columns)}")
+    return head, rows
+
+
+def parse(text):
+    """Return the `Results` in the text of a file; raise ValueError if it is not one."""
+    head, rows = split(text, Row._fields)
     found = []
     for cells in rows:
-        values = dict(zip(names, cells, strict=True))
+        values = dict(zip(Row._fields, cells, strict=True))
         values |= {name: float(values[name]) if values[name] else None for name in NUMBERS}
         found.append(Row(**values | {name: int(values[name]) for name in ("count", "rounds")}))
     return Results(head, found)
@@ -144,32 +151,36 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
-def markdown(rows, names=None):
-    """Return rows as a Markdown table: a line for each case with our value, and our ratio to each peer.
+def marked(row):
+    """Format the ratio of a row as Markdown, in bold if the peer is faster."""
+    text = ratio_text(row)
+    return f"**{text}**" if row is not None and row.ahead else text
 
-    `names` maps peers to the headings of their columns, in order; by default all peers with a value have one. For
-    errors, the table shows the values of all peers instead of ratios.
+
+def markdown(rows, headings):
+    """Return rows as a Markdown table: a line for each case with our value, and our ratio to each peer with a value.
+
+    `headings` maps peers to shorter headings of their columns. For errors, the table shows the values of all peers
+    instead of ratios.
     """
     cases = dict.fromkeys((row.group, row.case) for row in rows)
     found = {(row.group, row.case, row.peer): row for row in rows}
     peers = dict.fromkeys(row.peer for row in rows if row.value is not None and row.peer != OURS)
-    names = {peer: peer for peer in peers} if names is None else names
     errors = all(row.unit in ("error", "draws per value") for row in rows)
     lines, fewer = [], False
-    for group, case in cases:
-        ours = found[group, case, OURS]
-        cells = [case, power(ours.count), value_text(ours)]
-        for peer in names:
-            row = found.get((group, case, peer))
-            cell = value_text(row) if errors else ratio_text(row)
+    for case in cases:
+        ours = found[*case, OURS]
+        cells = [ours.case, power(ours.count), value_text(ours)]
+        for peer in peers:
+            row = found.get((*case, peer))
             less = row is not None and row.value is not None and row.count != ours.count
             fewer |= less
-            slower = not errors and row is not None and row.clear and row.ratio < 1
-            cells.append((f"**{cell}**" if slower else cell) + FEWER * less)
+            cells.append((value_text(row) if errors else marked(row)) + FEWER * less)
         lines.append(cells)
     if all(row[1] == "1" for row in lines):
         lines, head = [[row[0], *row[2:]] for row in lines], ["", "ours"]
     else:
         head = ["", "per call", "ours"]
-    shown = table([*head, *(heading if errors else f"/ {heading}" for heading in names.values())], lines)
+    names = (headings.get(peer, peer) for peer in peers)
+    shown = table([*head, *(name if errors else f"/ {name}" for name in names)], lines)
     return shown + (f"\n\n{FEWER} fewer elements per call." if fewer else "")

@@ -1,7 +1,6 @@
 """Measure cases within a time limit, and keep finished cases so that an interrupted run can continue."""
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -59,9 +58,9 @@ def reason(error):
     return f"fails: {type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
 
 
-def measure(group, case, seconds=LONGEST, most=timing.MOST_ROUNDS):
+def measure(group, case, seconds=LONGEST):
     """Return the rows of a case, and whether its rounds ended because the `seconds` were over."""
-    started, missing = {}, {}
+    started, notes = {}, {}
     with precision(case.dtype):
         for peer, make in case.peers.items():
             try:
@@ -69,23 +68,20 @@ def measure(group, case, seconds=LONGEST, most=timing.MOST_ROUNDS):
             except Exception as error:  # other libraries may fail in any way on this machine
                 if peer == OURS and not isinstance(error, Unavailable):
                     raise
-                missing[peer] = Row(group, case.name, peer, case.count, case.unit, note=reason(error))
+                notes[peer] = reason(error)
         begun = time.perf_counter()
-        found = timing.rounds(started, most, seconds) if OURS in started else {}
+        found = timing.rounds(started, seconds=seconds) if OURS in started else {}
     capped = time.perf_counter() - begun > seconds
     rows = []
     for peer in case.peers:
-        if peer in missing or peer not in found:
-            rows.append(
-                missing.get(peer) or Row(group, case.name, peer, case.count, case.unit, note=missing[OURS].note)
-            )
-            continue
-        times, count = found[peer], started[peer].count
-        best, (fast, slow) = times.typical, times.span
-        values = (best, fast, slow) if case.unit in LESS else (1 / best, 1 / slow, 1 / fast)
-        rows.append(
-            Row(group, case.name, peer, count, case.unit, *values, *(times.ratio or (1, 1, 1)), len(times.seconds))
-        )
+        row = Row(group, case.name, peer, case.count, case.unit, note=notes.get(peer) or notes.get(OURS, ""))
+        if peer in found:
+            times = found[peer]
+            best, (fast, slow) = times.typical, times.span
+            value, low, high = (best, fast, slow) if case.unit in LESS else (1 / best, 1 / slow, 1 / fast)
+            row = row._replace(count=started[peer].count, value=value, low=low, high=high)
+            row = row.compared(times.ratio or (1.0, 1.0, 1.0))._replace(rounds=len(times.seconds))
+        rows.append(row)
     return rows, capped
 
 
@@ -107,7 +103,7 @@ def continued(partial, head):
     return found
 
 
-def run(groups, minutes, out=None, say=print):
+def run(groups, minutes, out=None):
     """Measure all cases of `groups`.
 
     Parameters
@@ -117,15 +113,13 @@ def run(groups, minutes, out=None, say=print):
         Time to spend; every case gets an equal share of what is left, and at most `LONGEST` seconds.
     out : Path, optional
         File for the results. Finished cases are kept next to it, and a later run continues after them.
-    say : callable
-        Gets the text of each case.
 
     Returns
     -------
     Results
     """
     head = {"date": time.strftime("%Y-%m-%d"), **environment.describe(), "minutes": f"{minutes:g}"}
-    say(environment.text(head))
+    print(environment.text(head))
     partial = out and out.with_name(out.name + ".partial")
     kept = continued(partial, head) if out else {}
     found, capped, end = Results(head, []), [], time.monotonic() + 60 * minutes
@@ -139,17 +133,14 @@ def run(groups, minutes, out=None, say=print):
             rows, over = measure(group, case, min(LONGEST, left))
             capped += [f"{group}, {case.name}"] * over
         found.rows.extend(rows)
-        say(f"{group}, {case.name}:\n" + "\n".join(f"  {line(row)}" for row in rows))
+        print(f"{group}, {case.name}:\n" + "\n".join(f"  {line(row)}" for row in rows), flush=True)
         if partial:
             with atomic_file(partial, encoding="utf-8") as file:
                 file.write(found.text())
-    say(f"Rounds ended by the time limit: {'; '.join(capped) or 'none'}")
+    print(f"Rounds ended by the time limit: {'; '.join(capped) or 'none'}")
     if out:
-        with atomic_file(out, encoding="utf-8") as file:
-            file.write(found.text())
-        partial.unlink()
-        say(f"written to {out}")
-    sys.stdout.flush()
+        partial.replace(out)
+        print(f"written to {out}")
     return found
 
 

@@ -4,8 +4,17 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.exactness import report as exactness
-from benchmarks.peers import NORMAL, NUMPY, NUMPYRO, SCIPY, TFP, TORCH
-from benchmarks.results import OURS, markdown, ratio_text, table, value_text
+from benchmarks.peers import (
+    ALONE,
+    NORMAL,
+    NORMAL_ALONE,
+    NUMPY,
+    NUMPYRO,
+    SCIPY,
+    TFP,
+    TORCH,
+)
+from benchmarks.results import OURS, markdown, marked, ratio_text, table, value_text
 
 __all__ = ["RESULTS", "load", "part"]
 
@@ -52,46 +61,28 @@ def headline(found):
     rows = {(row.group, row.case, row.peer): row for row in found.rows}
     lines = []
     for case, heading in HEADLINE.items():
-        cells = [heading, value_text(rows[(*case, OURS)])]
-        for names in PEERS.values():
-            row = next(
-                (rows[(*case, name)] for name in names if (*case, name) in rows), None
-            )
-            text = ratio_text(row)
-            cells.append(
-                f"**{text}**"
-                if row is not None and row.clear and row.ratio < 1
-                else text
-            )
-        lines.append(cells)
+        peers = (
+            next((rows[*case, name] for name in names if (*case, name) in rows), None)
+            for names in PEERS.values()
+        )
+        lines.append([heading, value_text(rows[*case, OURS]), *map(marked, peers)])
     return table(["", "ours", *(f"/ {name}" for name in PEERS)], lines)
 
 
 def slower(found):
     """Return a table with the case of each group in which another library is ahead by most."""
+    rows = {(row.group, row.case, row.peer): row for row in found.rows}
+    ahead = [row for row in found.rows if row.ahead and row.peer not in BOUNDS]
     lines = []
-    for group in dict.fromkeys(
-        row.group for row in found.rows if row.group not in ("accuracy", "words")
-    ):
-        bounds = (*BOUNDS, NORMAL) if group == "gradients" else BOUNDS
-        rows = [
-            row for row in found.rows if row.group == group and row.peer not in bounds
-        ]
-        behind = [row for row in rows if row.clear and row.ratio < 1]
-        if behind:
-            worst = min(behind, key=lambda row: row.ratio)
-            ours = next(
-                row for row in rows if (row.case, row.peer) == (worst.case, OURS)
+    for group in dict.fromkeys(row.group for row in ahead):
+        if group not in ("accuracy", "words"):
+            worst = min(
+                (row for row in ahead if row.group == group), key=lambda row: row.ratio
             )
+            ours = value_text(rows[group, worst.case, OURS])
+            case = f"{TITLES.get(group, group)}: {worst.case}"
             name = SHORT.get(worst.peer, worst.peer)
-            lines.append(
-                [
-                    f"{TITLES.get(group, group)}: {worst.case}",
-                    value_text(ours),
-                    name,
-                    ratio_text(worst),
-                ]
-            )
+            lines.append([case, ours, name, ratio_text(worst)])
     return table(["", "ours", "faster", "ratio"], lines)
 
 
@@ -104,7 +95,8 @@ TITLES = {
 }
 # Peers that do only a part of the work, as a bound for its speed.
 BOUNDS = (
-    "the draw alone",
+    ALONE,
+    NORMAL_ALONE,
     "sample_von_mises",
     "a plain write",
     "sample_batches alone",
@@ -129,8 +121,4 @@ def part(name, machine=MACHINE):
         return machine_text(found.head)
     if name in ("headline", "slower"):
         return {"headline": headline, "slower": slower}[name](found)
-    rows = [row for row in found.rows if row.group == name]
-    peers = dict.fromkeys(
-        row.peer for row in rows if row.value is not None and row.peer != OURS
-    )
-    return markdown(rows, {peer: SHORT.get(peer, peer) for peer in peers})
+    return markdown([row for row in found.rows if row.group == name], SHORT)

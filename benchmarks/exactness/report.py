@@ -2,6 +2,7 @@
 
 import csv
 
+from benchmarks import results
 from benchmarks.text import atomic_file
 
 __all__ = ["COLUMNS", "markdown", "read", "row", "write"]
@@ -18,17 +19,13 @@ def row(name, angles, tests, share):
 def write(path, head, rows):
     """Write the head and the rows."""
     with atomic_file(path, encoding="utf-8", newline="") as file:
-        file.writelines(f"# {name}: {value}\n" for name, value in head.items())
+        file.write(results.head_text(head))
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
 
 
 def read(path):
     """Return the head and the rows of a file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    head = dict(line[2:].split(": ", 1) for line in lines if line.startswith("#"))
-    names, *rows = csv.reader(line for line in lines if not line.startswith("#"))
-    if tuple(names) != COLUMNS:
-        raise ValueError(f"{path} has no results of benchmarks.exactness")
+    head, rows = results.split(path.read_text(encoding="utf-8"), COLUMNS)
     return head, [tuple(row) for row in rows]
 
 

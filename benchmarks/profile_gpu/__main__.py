@@ -63,21 +63,15 @@ def run(names, out, machine, plan):
 
 def main(arguments=None, plan=None):
     """Profile this machine and write the page; return the exit code, which is 0 even if a section failed."""
-    import jax
-
     options = parser().parse_args(arguments)
     need("matplotlib")
     # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    cached = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)  # it would shorten first calls
-    try:
+    with environment.without_cache():
         machine = environment.describe()
         print(environment.text(machine), flush=True)
         names = [name for name in SECTIONS if name in options.sections]
         return run(names, options.out, machine, plan or make_plan(options.quick, machine["platform"]))
-    finally:
-        jax.config.update("jax_enable_compilation_cache", cached)
 
 
 if __name__ == "__main__":

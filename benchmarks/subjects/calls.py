@@ -4,7 +4,6 @@ from benchmarks.competitors import of_keys
 from benchmarks.peers import NORMAL
 from benchmarks.results import OURS
 from benchmarks.runner import Case
-from benchmarks.timing import Competitor
 
 __all__ = ["cases"]
 
@@ -53,17 +52,10 @@ def cases():
 
         return {OURS: ours, NORMAL: normal}
 
-    def density(function):
-        def call(count):
-            competitor = of_keys(lambda key, k: function(k), 5.0, jit=False)
-            return Competitor(competitor.draw, competitor.fresh, competitor.wait)
-
-        return call
-
     x = jax.numpy.linspace(-3.0, 3.0, 1000)
     log_prob = {
-        OURS: density(lambda k: jvm.log_prob(x, 0.0, k)),
-        "jax.scipy": density(lambda k: jax.scipy.stats.vonmises.logpdf(x, k)),
+        OURS: lambda key, k: jvm.log_prob(x, 0.0, k),
+        "jax.scipy": lambda key, k: jax.scipy.stats.vonmises.logpdf(x, k),
     }
 
     def of(make, functions):
@@ -73,5 +65,5 @@ def cases():
         *(Case(f"{n:,} in a step of a jitted loop", STEPS, of(looped, draws(n)), "steps") for n in (1, 1000)),
         *(Case(f"eager call of {n:,}", 1, of(eager, draws(n)), "calls") for n in (1, 1000)),
         Case("eager gradient of 1,000", 1, of(eager, gradient(1000)), "calls"),
-        Case("eager `log_prob` of 1,000", 1, log_prob, "calls"),
+        Case("eager `log_prob` of 1,000", 1, of(eager, log_prob), "calls"),
     ]

@@ -26,7 +26,7 @@ def cases():
     import jax_von_mises as jvm
 
     weights, places = (np.array(values, np.float32) for values in ((0.2, 0.3, 0.5), (-2.0, 0.2, 2.0)))
-    laws = {
+    made = {
         "`CircularDistribution`, three modes": (lambda k: jvm.CircularDistribution(three_modes, k), 30.0),
         "`CircularDistribution`, von Mises": (lambda k: jvm.CircularDistribution(lambda x, k: k * jnp.cos(x), k), 5.0),
         "`SineSkewed` von Mises": (lambda k: jvm.SineSkewed(jvm.VonMises(0.0, k), 0.7), 5.0),
@@ -38,25 +38,25 @@ def cases():
         ),
     }
 
-    def draws(law, parameter):
+    def draws(of_parameter, parameter):
         return {
-            OURS: lambda count: of_keys(lambda key, k: law(k).sample(key, (count,)), parameter),
+            OURS: lambda count: of_keys(lambda key, k: of_parameter(k).sample(key, (count,)), parameter),
             ANGLES: lambda count: of_keys(lambda key, k: jvm.sample_von_mises(key, 0.0, k, (count,)), parameter),
         }
 
-    def densities(law, parameter):
+    def densities(of_parameter, parameter):
         def of(function):
             return lambda n: of_arrays(function, peers.angles(n, "float32"), "float32", parameter)
 
         return {
-            OURS: of(lambda x, k: law(k).log_prob(x)),
+            OURS: of(lambda x, k: of_parameter(k).log_prob(x)),
             "the von Mises density": of(lambda x, k: jvm.log_prob(x, 0.0, k)),
         }
 
     return [
-        *(Case(f"{name}", 2**18, draws(*law), gpu=2**6) for name, law in laws.items()),
+        *(Case(name, 2**18, draws(*how), gpu=2**6) for name, how in made.items()),
         *(
-            Case(f"{name}, `log_prob`", 2**18, densities(*law), "points", gpu=2**6)
-            for name, law in list(laws.items())[:3]
+            Case(f"{name}, `log_prob`", 2**18, densities(*how), "points", gpu=2**6)
+            for name, how in list(made.items())[:3]
         ),
     ]

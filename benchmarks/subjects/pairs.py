@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.competitors import SEED, of_keys
-from benchmarks.peers import NUMPYRO, at_most
+from benchmarks.peers import ALONE, NUMPYRO, at_most
 from benchmarks.results import OURS
 from benchmarks.runner import Case
 
@@ -69,7 +69,7 @@ def gradients():
 
         return of_keys(jax.grad(total, 3), *COMMON)
 
-    return {OURS: ours, "the draw alone": pairs("sine")[OURS]}
+    return {OURS: ours, ALONE: pairs("sine")[OURS]}
 
 
 def log_prob(name):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.competitors import of_arrays, of_keys
-from benchmarks.peers import NORMAL, SCIPY, TFP, at_most, tfp, values
+from benchmarks.peers import ALONE, NORMAL, NORMAL_ALONE, SCIPY, TFP, at_most, shape, tfp, values
 from benchmarks.results import OURS
 from benchmarks.runner import Case
 from benchmarks.subjects.arrays import BROAD
@@ -48,12 +48,8 @@ def directions(d, k):
         return Competitor(lambda i: distribution.rvs(count, random_state=i))
 
     def with_tfp(count):
-        distribution = tfp().VonMisesFisher
-        shape = () if k is BROAD else (count,)
-        return of(
-            lambda key, mean, k: distribution(mean, k).sample(shape, seed=jax.random.key_data(key)),
-            count,
-        )
+        distribution, size = tfp().VonMisesFisher, shape(k, count)
+        return of(lambda key, mean, k: distribution(mean, k).sample(size, seed=jax.random.key_data(key)), count)
 
     found = {OURS: ours, NORMAL: normal}
     if d == 2:
@@ -78,7 +74,7 @@ def gradients(d):
         return of_keys(jax.grad(total, 2), mean(d), BROAD.values(count).astype(np.float32))
 
     found = directions(d, BROAD)
-    return {OURS: ours, "the draw alone": found[OURS], NORMAL: found[NORMAL]}
+    return {OURS: ours, ALONE: found[OURS], NORMAL_ALONE: found[NORMAL]}
 
 
 def log_prob(d):

@@ -124,7 +124,7 @@ CALLS = {
 # Tasks that are repeated with a full compilation cache.
 CACHED = ("draws, 1,000", "draws, a concentration each, 1,000", "`SineBivariateVonMises`, draws")
 
-# A whole run of a sampler, with the class of either library.
+# A complete run of a sampler, with the class of either library.
 NUTS = """
 import numpyro
 from numpyro.infer import MCMC, NUTS
@@ -160,11 +160,16 @@ def fresh(peer, call, setup="", cached=False):
     program = functools.partial(PROGRAM.format, imports=IMPORTS.get(peer, ""), call=call)
 
     def make(count):
-        before = setup
-        if cached:
-            folder = tempfile.mkdtemp(prefix="jax_von_mises-")
-            before = f"from jax_von_mises import initialize_compilation_cache as on\non({folder!r})"
-        return Competitor(lambda i: seconds(program(setup=before)), measures=True)
+        if not cached:
+            return Competitor(lambda i: seconds(program(setup=setup)), measures=True)
+        folder = tempfile.TemporaryDirectory(prefix="jax_von_mises-")  # removed with the competitor
+
+        def call_from_cache(i):
+            return seconds(
+                program(setup=f"import jax_von_mises\njax_von_mises.initialize_compilation_cache({folder.name!r})")
+            )
+
+        return Competitor(call_from_cache, measures=True)
 
     return make
 

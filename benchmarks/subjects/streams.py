@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from benchmarks.timing import Competitor
 
 __all__ = ["cases", "grown"]
 
-LAW = (0.0, 5.0)
+PARAMETERS = (0.0, 5.0)
 DTYPE = "float32"
 ITEM = np.dtype(DTYPE).itemsize
 BATCH = 2**22
@@ -25,6 +26,8 @@ BATCH = 2**22
 PIECE = 2**24
 # Angles of a stream whose memory is measured: eight blocks.
 LONG = 2**25
+# Seconds between two readings of the memory.
+INTERVAL = 0.05
 
 
 def on_disk(write):
@@ -47,7 +50,7 @@ def by_package(name, count, given):
     import jax_von_mises as jvm
 
     folder, i = given
-    jvm.write_samples(folder / name, jax.random.key(i), *LAW, count, DTYPE)
+    jvm.write_samples(folder / name, jax.random.key(i), *PARAMETERS, count, DTYPE)
 
 
 def plainly(count, given):
@@ -68,7 +71,7 @@ def at_once(count, given):
 
     folder, i = given
     with open(folder / "saved.npy", "wb") as file:
-        np.save(file, np.asarray(jvm.sample_von_mises(jax.random.key(i), *LAW, (count,), DTYPE)))
+        np.save(file, np.asarray(jvm.sample_von_mises(jax.random.key(i), *PARAMETERS, (count,), DTYPE)))
         file.flush()
         os.fsync(file)
 
@@ -86,7 +89,7 @@ def to_host(count):
         return jax.random.key(i)
 
     def batches(key):
-        return jvm.sample_batches(key, *LAW, count, BATCH, DTYPE)
+        return jvm.sample_batches(key, *PARAMETERS, count, BATCH, DTYPE)
 
     def prefetched(key):
         with jvm.prefetch_to_host(batches(key), 2) as source:
@@ -99,7 +102,7 @@ def to_host(count):
 
     def by_hand(key):
         for one in jax.random.split(key, count // BATCH):
-            use(np.asarray(jvm.sample_von_mises(one, *LAW, (BATCH,), DTYPE)))
+            use(np.asarray(jvm.sample_von_mises(one, *PARAMETERS, (BATCH,), DTYPE)))
 
     return {OURS: prefetched, "sample_batches alone": plain, "a loop by hand": by_hand}, key_of
 
@@ -126,18 +129,47 @@ WRITERS = {
 }
 
 
+class Memory:
+    """Context manager that watches the memory of this process from a thread."""
+
+    def __init__(self):
+        import psutil
+
+        self._process, self._stop = psutil.Process(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self):
+        self._before = self._most = self._process.memory_info().rss
+        self._thread.start()
+        return self
+
+    def _read(self):
+        self._most = max(self._most, self._process.memory_info().rss)
+
+    def __exit__(self, *exception):
+        self._stop.set()
+        self._thread.join()
+        self._read()
+
+    def _watch(self):
+        while not self._stop.wait(INTERVAL):
+            self._read()
+
+    def growth(self):
+        """Return the largest number of bytes held at any time, minus the number at the start."""
+        return self._most - self._before
+
+
 def grown(kind, folder, count):
     """Return the growth of this process's memory in bytes while it draws a stream, after all programs are compiled."""
-    from benchmarks.memory import Trace
-
     write = WRITERS[kind]
     if kind != "save":
         warm = Path(folder, "warm")
         warm.mkdir()
         write(3 * BATCH, (warm, 0))
-    with Trace() as trace:
+    with Memory() as memory:
         write(count, (Path(folder), 1))
-    return trace.growth()
+    return memory.growth()
 
 
 def cases():

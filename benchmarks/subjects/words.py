@@ -8,7 +8,7 @@ __all__ = ["cases"]
 
 
 def words(implementation):
-    """Return ``random_bits`` of the package, and of JAX with the same key."""
+    """Return words of the package, and of JAX with the same key."""
     import jax
 
     from jax_von_mises.sampling import counter
