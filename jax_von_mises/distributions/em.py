@@ -1,11 +1,12 @@
 """Fit mixtures by expectation maximisation, from the best of several starts.
 
-The functions take one data set, with samples along the first axis and weights `share` that sum to 1. `Mixture.fit`
-maps over several data sets.
+The loop runs on the host. Each turn calls one compiled program that goes over the data, and updates the parameters. The
+data and the components are padded with weights of 0, so one program serves all sizes up to the next power of two.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +16,17 @@ from jax.scipy import special
 
 from jax_von_mises.distributions import pairs_fit
 from jax_von_mises.distributions.pairs import BivariateVonMises
+from jax_von_mises.distributions.pairs_fit import Array, Kind, kept, turns_removed
 from jax_von_mises.distributions.torus import Torus
 from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.functions import fitting
+from jax_von_mises.functions.samples import HostSets, power_of_two, total
+from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics.circle import deviation
+from jax_von_mises.numerics.density import log_density
+from jax_von_mises.numerics.pairs import moments
 
 Components = VonMises | Torus | BivariateVonMises
 
-
-class Terms(NamedTuple):
-    """A mixture: the logarithms of its weights, up to a constant, and its components along the last axis."""
-
-    logits: jax.Array
-    components: Components
-
-
-# Steps taken, the current mixture, the best one, its mean log likelihood, and the last gain.
-State = tuple[jax.Array, Terms, Terms, jax.Array, jax.Array]
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
 # Range of the components' initial concentrations, which keeps a component from starting at a single point.
@@ -38,6 +34,8 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 # Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
 # their densities have two modes.
 RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
+# Starts are chosen among at most this many samples of a data set.
+MOST_PLACES = 2**14
 
 
 def posterior(joint: jax.Array) -> jax.Array:
@@ -60,158 +58,274 @@ def promote_and_broadcast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.broadcast_to(a, shape).astype(arrays[-1].dtype) for a in arrays)
 
 
-def step(mixture: Terms, samples: jax.Array, share: jax.Array, largest: jax.Array) -> tuple[Terms, jax.Array]:
-    """Return the mixture after one step of expectation maximisation, and the mean log likelihood before it.
+class Terms(NamedTuple):
+    """Mixtures, one for each data set: logarithms of the weights (sets, j), and `parameters` (sets, j, ...)."""
 
-    The maximisation is exact for independent angles. For dependent angles, it takes a few Newton steps from the current
-    parameters. The likelihood never decreases, except by rounding. A component that has lost all weight keeps its
-    parameters.
+    log_weights: Array
+    parameters: Array
+
+    def where(self, chosen: Array, others: "Terms") -> "Terms":
+        """Return these mixtures for the `chosen` data sets, and the `others` elsewhere."""
+        return Terms(*map(functools.partial(kept, chosen), self, others))
+
+
+# What a program over the data returns: the mean log likelihood of each data set, the weight of each component, and what
+# the family needs for new parameters.
+Explained = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def responsibilities(
+    log_weights: jax.Array, densities: jax.Array, share: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the mean log likelihoods (sets,), the weights of the components, and those of all samples in them.
+
+    Parameters
+    ----------
+    log_weights : array
+        Shape (sets, j).
+    densities : array
+        Logarithms of the densities, of shape (sets, j, n).
+    share : array
+        Weights of the samples, of shape (sets, n).
     """
-    densities = mixture.components.log_prob(jnp.expand_dims(samples, 1))
-    joint = log_of_term(jnp.broadcast_to(jax.nn.log_softmax(mixture.logits), densities.shape), densities)
-    log_prob = special.logsumexp(joint, axis=1)
-    weights = share[:, None] * posterior(joint)
-    value = jnp.sum(share * jnp.where(share > 0, log_prob, 0))
-    total = jnp.sum(weights, 0)
-    refitted = refit(mixture.components, samples, weights, largest)
-
-    def unless_empty(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where((total == 0).reshape(-1, *[1] * (new.ndim - 1)), old, new)
-
-    refitted = jax.tree.map(unless_empty, refitted, mixture.components)
-    logits = jnp.log(total).astype(mixture.logits.dtype)
-    return Terms(logits, refitted), value
-
-
-def refit(components: Components, samples: jax.Array, weights: jax.Array, largest: jax.Array) -> Components:
-    """Fit each of the `components` to `samples` with its column of `weights`."""
-    if isinstance(components, VonMises):
-        spread = jnp.broadcast_to(samples[:, None], weights.shape)
-        estimate = fitting.fit(spread, weights, axis=0)
-        return VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest))
-    if isinstance(components, Torus):
-        spread = jnp.broadcast_to(samples[:, None], (*weights.shape, samples.shape[-1]))
-        estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
-        return Torus(VonMises(estimate.loc, jnp.minimum(estimate.concentration, largest)))
-    return type(components)(
-        *pairs_fit.climb_from(components._MODEL, jax.tree.leaves(components), samples, weights, largest)
+    joint = jnp.moveaxis(log_of_term(log_weights[..., None], densities), 1, -1)
+    log_prob = special.logsumexp(joint, axis=-1)
+    weights = jnp.moveaxis(posterior(joint), -1, 1) * share[:, None]
+    weight = total(weights)
+    return (
+        total(share * jnp.where(share > 0, log_prob, 0)),
+        weight,
+        weights / jnp.where(weight > 0, weight, 1)[..., None],
     )
 
 
-def seed(
-    key: jax.Array, kind: type[Components], number: int, samples: jax.Array, share: jax.Array
-) -> tuple[jax.Array, Components]:
-    """Return logits and components, each fitted to the samples nearest to one of several distant samples.
+@jax.jit
+def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array) -> Explained:
+    """Go over angles `x` (sets, d, n), with locations and concentrations `parameters` (sets, j, 2, d).
+
+    The last result is the change of each location, and the new concentrations.
+    """
+    loc, k = parameters[:, :, 0, :, None], parameters[:, :, 1, :, None]
+    apart = deviation(x[:, None], loc)[0]
+    densities = jnp.sum(log_density(apart, jnp.broadcast_to(k, apart.shape)), 2)
+    value, weight, weights = responsibilities(log_weights, densities, share)
+    half = 0.5 * apart
+    sine = jnp.sin(half)
+    means = (total(weights[:, :, None] * each) for each in (2 * sine * jnp.cos(half), 2 * sine * sine))
+    sine, versine = means
+    length = jnp.hypot(sine, 1 - versine)
+    rest = jnp.maximum(versine * (2 - versine) - sine * sine, 0) / (1 + length)
+    return value, weight, jnp.stack([jnp.arctan2(sine, 1 - versine), bessel.inverse_ratio(length, rest)], 2)
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, kind: Kind) -> Explained:
+    """Go over pairs `x` (sets, 2, n), with `parameters` (sets, j, 6): those of the model and `moments.log_total`.
+
+    The last result holds the means of products of (1, sin, 1 - cos) of the deviations from the locations.
+    """
+    alpha, beta, k1, k2, r, log_total = (parameters[..., i, None] for i in range(6))
+    a, b = (deviation(x[:, i, None], loc)[0] for i, loc in enumerate((alpha, beta)))
+    k = (jnp.broadcast_to(each, a.shape) for each in (k1, k2, r))
+    value, weight, weights = responsibilities(log_weights, moments.exponent(kind, a, b, *k) - log_total, share)
+
+    def functions(apart: jax.Array) -> jax.Array:
+        sine = jnp.sin(0.5 * apart)
+        found = jnp.stack([jnp.ones_like(apart), 2 * sine * jnp.cos(0.5 * apart), 2 * sine * sine], 2)
+        # Sum in blocks, so that rounding errors grow only with the number of blocks.
+        return found.reshape(*found.shape[:-1], -1, min(found.shape[-1], MOST_PLACES))
+
+    weights = weights.reshape(*weights.shape[:-1], 1, -1, min(weights.shape[-1], MOST_PLACES))
+    left, right = weights * functions(a), functions(b)
+    products = jnp.einsum("sjami,sjbmi->sjabm", left, right, precision=lax.Precision.HIGHEST)
+    return value, weight, jnp.sum(products, -1)
+
+
+class Independent:
+    """What expectation maximisation asks of components with independent angles; `parameters` are (sets, j, 2, d)."""
+
+    def __init__(self, angles: int) -> None:
+        self.empty = np.broadcast_to([[0.0], [1.0]], (2, angles))
+
+    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
+        """Go over the data."""
+        found: Explained = over_angles(x, share, log_weights, parameters)
+        return found
+
+    def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
+        """Return the parameters that explain the data best, from what `over` has found."""
+        loc = turns_removed(parameters[:, :, 0] + found[:, :, 0])
+        return np.stack([loc, np.minimum(found[:, :, 1], largest)], 2)
+
+    def rough(self, place: Array, x: Array, share: Array) -> Array:
+        """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d)."""
+        mean = share @ np.exp(1j * (x - place)) / max(share.sum(), np.finfo(float).tiny)
+        k = pairs_fit.rough_concentration(np.clip(1 - np.abs(mean), 1e-12, 1))
+        return np.stack([turns_removed(place + np.angle(mean)), np.clip(k, *FIRST_CONCENTRATIONS)])
+
+    def random(self, generator: np.random.Generator, number: int) -> Array | None:
+        """Return None, since these components are clusters, which `rough` finds."""
+        return None
+
+
+class Dependent:
+    """What expectation maximisation asks of pairs; `parameters` are (sets, j, 21), with the `pairs_fit.cumulants`."""
+
+    empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
+        """Go over the data."""
+        needed = parameters[..., [0, 1, 2, 3, 4, 5 + pairs_fit.LOG_TOTAL]]
+        found: Explained = over_pairs(x, share, log_weights, needed, self.kind)
+        return found
+
+    def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
+        """Return parameters that explain the data better, after a few Newton steps."""
+        flat, steps = parameters.reshape(-1, 21), pairs_fit.FEW_STEPS
+        start = np.concatenate([np.zeros((len(flat), 2)), flat[:, 2:5]], 1)
+        end = pairs_fit.maximise(self.kind, found.reshape(-1, 3, 3), start, largest, steps, dtype, flat[:, 5:])
+        locs = turns_removed(end.at[:, :2] + flat[:, :2])
+        return np.concatenate([locs, end.at[:, 2:], end.known], 1).reshape(parameters.shape)
+
+    def rough(self, place: Array, x: Array, share: Array) -> Array:
+        """Return the parameters of a component at `place` (2,) that explains the samples `x` (n, 2)."""
+        share = share / max(share.sum(), np.finfo(float).tiny)
+        products = pairs_fit.products_of(turns_removed(x - place)[None], share[None])
+        parameters = pairs_fit.starts(self.kind, products, FIRST_CONCENTRATIONS)[1]
+        parameters[:, :2] = turns_removed(parameters[:, :2] + place)
+        whole: Array = self.with_cumulants(parameters)[0]
+        return whole
+
+    def random(self, generator: np.random.Generator, number: int) -> Array | None:
+        """Return components with random locations and correlations.
+
+        They serve as starts for components that cross or have two modes, which `rough` rarely separates because they
+        are not clusters.
+        """
+        phi, psi, correlation = generator.uniform(-1, 1, (3, number))
+        k, r = np.full(number, RANDOM_CONCENTRATION), LARGEST_RANDOM_CORRELATION * correlation
+        return self.with_cumulants(np.stack([np.pi * phi, np.pi * psi, k, k, r], 1))
+
+    def with_cumulants(self, parameters: Array) -> Array:
+        """Append `pairs_fit.cumulants` to parameters (j, 5)."""
+        known = pairs_fit.known_of(self.kind, parameters[:, 2:], np.dtype("float32"))
+        return np.concatenate([parameters, known], 1)
+
+
+class Data(NamedTuple):
+    """The data sets on the device, padded, with the family of the components and their largest concentration."""
+
+    family: Independent | Dependent
+    x: jax.Array
+    """Shape (sets, d, n)."""
+    share: jax.Array
+    largest: float
+
+    def step(self, at: Terms) -> tuple[Terms, Array]:
+        """Return the mixtures after one step, and the mean log likelihood of each data set before it.
+
+        The likelihood never falls, except by rounding. A component that has lost all weight keeps its parameters.
+        """
+        dtype, number = np.dtype(self.x.dtype), at.log_weights.shape[1]
+        rest, sets = power_of_two(number) - number, len(at.parameters)
+        log_weights = np.pad(at.log_weights, ((0, 0), (0, rest)), constant_values=-np.inf)
+        empty = np.broadcast_to(self.family.empty, (sets, rest, *self.family.empty.shape))
+        parameters = np.concatenate([at.parameters, empty], 1)
+        explained = self.family.over(self.x, self.share, log_weights.astype(dtype), parameters.astype(dtype))
+        value, weight, found = (np.asarray(each, np.float64) for each in explained)
+        weight = weight[:, :number]
+        refitted = self.family.refitted(at.parameters, found[:, :number], self.largest, dtype)
+        some = (weight > 0).reshape(*weight.shape, *[1] * (refitted.ndim - 2))
+        with np.errstate(divide="ignore"):
+            return Terms(np.log(weight), np.where(some, refitted, at.parameters)), value
+
+
+class Best:
+    """The best mixtures found so far, and their mean log likelihoods."""
+
+    def __init__(self, start: Terms) -> None:
+        self.terms, self.value = start, np.full(len(start.log_weights), -np.inf)
+
+    def offer(self, terms: Terms, value: Array) -> None:
+        """Replace the mixtures that are worse."""
+        better = value > self.value
+        self.terms, self.value = terms.where(better, self.terms), np.where(better, value, self.value)
+
+
+def climb(data: Data, best: Best, start: Terms, steps: int, tolerance: float) -> Iterator[None]:
+    """Take up to `steps` steps from `start`, until one gains at most `tolerance` in every data set; yield after each.
+
+    The mixtures found are offered to `best`.
+    """
+    at, value = start, np.full(len(best.value), -np.inf)
+    going = np.ones(len(value), bool)
+    for _ in range(steps + 1):
+        after, now = data.step(at)
+        best.offer(at, np.where(going, now, -np.inf))
+        with np.errstate(invalid="ignore"):
+            going &= now - value > tolerance
+        value, at = np.where(going, now, value), after.where(going, at)
+        yield
+        if not going.any():
+            break
+
+
+def seed(family: Independent | Dependent, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
+    """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
     proportional to its weight times the square of its chord to the nearest sample drawn before.
     """
-    angles = samples if samples.ndim > 1 else samples[:, None]
-
-    def versine(place: jax.Array) -> jax.Array:
-        return jnp.sum(2 * jnp.square(jnp.sin(0.5 * (angles - place[None]))), -1)
-
-    def add(state: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        nearest, _ = state
-        at = jax.random.categorical(key, jnp.log(share * nearest))
-        return (jnp.minimum(nearest, versine(angles[at])), at), at
-
-    start = jnp.ones_like(share), jnp.zeros((), jnp.int32)
-    first = jax.random.categorical(key, jnp.log(share))
-    keys = jax.random.split(jax.random.fold_in(key, 1), number)[1:]
-    _, others = lax.scan(add, (versine(angles[first]), first.astype(start[1].dtype)), keys)
-    places = angles[jnp.concatenate([first[None], others])]
-    nearest = jnp.argmin(jax.vmap(versine, out_axes=1)(places), 1)
-    weights = jnp.where(nearest[:, None] == jnp.arange(number)[None], share[:, None], 0)
-    components: Components
-    if issubclass(kind, BivariateVonMises):
-        components = kind(*pairs_fit.rough(kind._MODEL, angles, weights, places, FIRST_CONCENTRATIONS))
-    else:
-        spread = jnp.broadcast_to(angles[:, None], (*weights.shape, angles.shape[1]))
-        estimate = fitting.fit(spread, jnp.broadcast_to(weights[..., None], spread.shape), axis=0)
-        loc = jnp.where(jnp.isnan(estimate.loc), places, estimate.loc)
-        concentration = jnp.clip(jnp.nan_to_num(estimate.concentration, nan=0.0), *FIRST_CONCENTRATIONS)
-        if issubclass(kind, VonMises):
-            components = VonMises(loc[:, 0], concentration[:, 0])
-        else:
-            components = Torus(VonMises(loc, concentration))
-    return jnp.log(jnp.maximum(jnp.sum(weights, 0), 1e-3)), components
+    if len(x) > MOST_PLACES:
+        chosen = generator.choice(len(x), MOST_PLACES, p=share / share.sum())
+        x, share = x[chosen], np.full(MOST_PLACES, 1 / MOST_PLACES)
+    nearest, owner, places = np.full(len(x), np.inf), np.zeros(len(x), int), []
+    for j in range(number):
+        chance = share * (nearest if j else 1)
+        chance = chance if chance.sum() > 0 else share
+        places.append(x[generator.choice(len(x), p=chance / chance.sum())])
+        apart = np.sum(2 * np.sin(0.5 * (x - places[-1])) ** 2, 1)
+        owner, nearest = np.where(apart < nearest, j, owner), np.minimum(apart, nearest)
+    owned = [np.where(owner == j, share, 0) for j in range(number)]
+    parameters = np.stack([family.rough(place, x, own) for place, own in zip(places, owned, strict=True)])
+    return Terms(np.log(np.maximum([own.sum() for own in owned], 1e-3)), parameters)
 
 
-def random_pairs(key: jax.Array, kind: type[BivariateVonMises], number: int, dtype: np.dtype) -> BivariateVonMises:
-    """Return components with random locations and correlations.
-
-    They serve as starts for components that cross or have two modes, which `seed` rarely separates because they are not
-    clusters.
-    """
-    phi, psi, correlation = jax.random.uniform(key, (3, number), dtype, -1, 1)
-    concentration = jnp.full_like(correlation, RANDOM_CONCENTRATION)
-    largest = LARGEST_RANDOM_CORRELATION
-    return kind(np.pi * phi, np.pi * psi, concentration, concentration, largest * correlation)
+def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: int, odd: bool) -> Terms:
+    """Return a start for each data set; an `odd` one has random components where `seed` may not find them."""
+    found = []
+    for x, share in zip(host.x, host.share, strict=True):
+        others = data.family.random(generator, number) if odd else None
+        start = seed(data.family, generator, number, x, share) if others is None else Terms(np.zeros(number), others)
+        found.append(start)
+    return Terms(*map(np.stack, zip(*found, strict=True)))
 
 
-def climb(
-    mixture: Terms,
-    samples: jax.Array,
-    share: jax.Array,
-    largest: jax.Array,
-    steps: int | jax.Array,
-    tolerance: jax.Array,
-) -> tuple[Terms, jax.Array]:
-    """Take up to `steps` steps from `mixture`, until one gains at most `tolerance`.
-
-    Return the best mixture and its mean log likelihood.
-    """
-
-    def should_continue(state: State) -> jax.Array:
-        count, _, _, _, gain = state
-        return (count <= steps) & (gain > tolerance)
-
-    def next_state(state: State) -> State:
-        count, at, best, best_value, _ = state
-        after, value = step(at, samples, share, largest)
-        better = value > best_value
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), at, best)
-        return count + 1, after, best, jnp.where(better, value, best_value), value - best_value
-
-    lowest = jnp.full((), -jnp.inf, share.dtype)
-    state = jnp.zeros((), jnp.int32), mixture, mixture, lowest, -lowest
-    _, _, best, value, _ = lax.while_loop(should_continue, next_state, state)
-    return best, value
-
-
-@functools.partial(jax.jit, static_argnames=("kind", "number", "starts", "steps"))
-def from_seeds(
-    key: jax.Array,
-    kind: type[Components],
-    number: int,
-    samples: jax.Array,
-    share: jax.Array,
-    largest: jax.Array,
+def fit(
+    data: Data,
+    first: Terms | Callable[[int], Terms],
     starts: int,
     steps: int,
-    tolerance: jax.Array,
-) -> Terms:
-    """Fit a mixture of `number` components of the class `kind`."""
+    tolerance: float,
+    best_of: Callable[[Terms], Any],
+    progress: Callable[[Iterator[None], int], Iterator[None]],
+) -> Any:
+    """Fit mixtures from the start `first`, or from the best of several ``first(i)``; return ``best_of(terms)``.
 
-    def mixture_from(i: jax.Array, key: jax.Array) -> Terms:
-        start = seed(key, kind, number, samples, share)
-        if issubclass(kind, BivariateVonMises):
-            others = jnp.zeros_like(start[0]), random_pairs(jax.random.fold_in(key, 2), kind, number, samples.dtype)
-            start = jax.tree.map(lambda spread, random: jnp.where(i % 2 == 0, spread, random), start, others)
-        return Terms(*start)
-
-    seeds = lax.map(lambda each: mixture_from(*each), (jnp.arange(starts), jax.random.split(key, starts)))
-
-    def attempt(i: jax.Array, best: tuple[Terms, jax.Array]) -> tuple[Terms, jax.Array]:
-        """Take a few steps from seed `i`, or after the last seed, all steps from the best mixture found."""
-        trial = i < starts
-        start = jax.tree.map(lambda each, at: jnp.where(trial, each[jnp.minimum(i, starts - 1)], at), seeds, best[0])
-        found = climb(start, samples, share, largest, jnp.where(trial, TRIAL_STEPS, steps), tolerance)
-        better = found[1] > best[1]
-        kept: tuple[Terms, jax.Array] = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
-        return kept
-
-    first: Terms = jax.tree.map(lambda leaf: leaf[0], seeds)
-    best: Terms = lax.fori_loop(0, starts + 1, attempt, (first, jnp.full((), -jnp.inf, share.dtype)))[0]
-    return best
+    KeyboardInterrupt gets the attribute `best` with the best result so far.
+    """
+    best = Best(first(0) if callable(first) else first)
+    try:
+        if callable(first):
+            for i in range(starts):
+                for _ in climb(data, best, first(i) if i else best.terms, TRIAL_STEPS, tolerance):
+                    pass
+        for _ in progress(climb(data, best, best.terms, steps, tolerance), steps):
+            pass
+    except KeyboardInterrupt as interrupt:
+        interrupt.best = best_of(best.terms)  # type: ignore[attr-defined]
+        raise
+    return best_of(best.terms)

@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions import em
+from jax_von_mises.distributions import em, pairs_fit
 from jax_von_mises.distributions.any_density import Density, OfDensity
 from jax_von_mises.distributions.base import as_leaf
 from jax_von_mises.distributions.pairs import BivariateVonMises
@@ -27,7 +27,7 @@ from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
-from jax_von_mises.functions.samples import WeightedSets
+from jax_von_mises.functions.samples import HostSets, WeightedSets
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import valid
@@ -296,8 +296,13 @@ class Mixture(OfDensity):
         steps: int = 500,
         tolerance: float = 1e-6,
         largest_concentration: float = 1e4,
+        progress: bool = False,
     ) -> "Mixture":
         """Fit a mixture by expectation maximisation; no step decreases the likelihood.
+
+        The fit is a loop on the host over compiled steps, so it cannot run inside `jit`, `vmap` or `grad`; `axis` fits
+        several data sets at once. Another number of samples or components needs no compilation until it exceeds the
+        next power of two.
 
         Parameters
         ----------
@@ -326,12 +331,21 @@ class Mixture(OfDensity):
         largest_concentration : float
             Largest concentration of a component. Without this limit, the likelihood would be unbounded for a component
             on a single sample.
+        progress : bool
+            Show the steps from the best start with tqdm.
 
         Returns
         -------
         Mixture
             The best mixture found. With several starts, a poor local maximum is unlikely but possible. NaN where a data
             set has no samples, no positive weight, a negative weight, or an angle that is not finite.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C; the exception's attribute ``best`` is the best mixture so far.
+        TypeError, ValueError
+            For invalid or traced arguments.
 
         Examples
         --------
@@ -359,6 +373,7 @@ class Mixture(OfDensity):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
         counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
         counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
+        starts, steps = counts["starts"], counts["steps"]
         sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
         shape = np.shape(sets.samples)
         if kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
@@ -366,10 +381,82 @@ class Mixture(OfDensity):
                 f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
                 f"{'' if kind is Torus else ', phi and psi'}."
             )
-        key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
-        limits = jnp.asarray(tolerance, jnp.float32), jnp.asarray(largest_concentration, jnp.float32)
-        found: Mixture = fit_sets(sets, key, start, limits, kind, tuple(counts.items()))
+        host = HostSets.of(caller, sets)
+        family: em.Independent | em.Dependent = em.Independent(host.x.shape[2])
+        if issubclass(kind, BivariateVonMises):
+            family = em.Dependent(kind._MODEL)
+        elif start is not None and kind is Torus and shape[-1] != start.components.event_shape[0]:
+            raise ValueError(
+                f"{caller}: samples has shape {shape}, but the components of the mixture have "
+                f"{start.components.event_shape[0]} angles, which must be the length of the last axis."
+            )
+        data = em.Data(family, *host.on_device(), float(largest_concentration))
+        if start is None:
+            key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
+            generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
+
+            def seeded(i: int) -> em.Terms:
+                return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
+
+        first = seeded if start is None else terms_of(start, sets.kept, family)
+
+        def result(terms: em.Terms) -> Mixture:
+            return mixture_from(kind, terms, host.good, sets)
+
+        steps_left = functools.partial(shown, caller) if progress else lambda turns, steps: turns
+        found: Mixture = em.fit(data, first, starts, steps, float(tolerance), result, steps_left)
         return found
+
+
+def shown(caller: str, turns: Iterator[None], steps: int) -> Iterator[None]:
+    """Return `turns` with a progress bar."""
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise ImportError(f"{caller}: progress=True needs tqdm: pip install tqdm") from error
+    bar: Iterator[None] = tqdm(turns, total=steps, desc=caller)
+    return bar
+
+
+def terms_of(start: Mixture, kept: tuple[int, ...], family: "em.Independent | em.Dependent") -> em.Terms:
+    """Return a mixture as the start of each of the data sets `kept`."""
+    first = start.broadcast()
+    wanted, sets = kept + first._shape()[-1:], math.prod(kept)
+    behind = len(first.batch_shape) + 1
+
+    def spread(leaf: jax.Array) -> pairs_fit.Array:
+        event = leaf.shape[behind:]
+        values: pairs_fit.Array = np.broadcast_to(np.asarray(leaf, np.float64), wanted + event)
+        return values.reshape(sets, *wanted[-1:], *event)
+
+    leaves = [spread(leaf) for leaf in jax.tree.leaves(first.components)]
+    log_weights = spread(first.log_weights())
+    if isinstance(family, em.Independent):
+        loc, k = (leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves)
+        return em.Terms(log_weights, np.stack([loc, k], 2))
+    parameters = np.stack(leaves, -1)
+    whole = family.with_cumulants(parameters.reshape(-1, 5))
+    return em.Terms(log_weights, whole.reshape(*parameters.shape[:-1], 21))
+
+
+def mixture_from(kind: Any, terms: em.Terms, good: pairs_fit.Array, sets: WeightedSets) -> Mixture:
+    """Return fitted mixtures, NaN for the data sets that are not `good`."""
+    number = terms.log_weights.shape[1]
+
+    def shaped(values: pairs_fit.Array) -> jax.Array:
+        values = np.where(good.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan)
+        array: jax.Array = jax.device_put(values.reshape(*sets.kept, number, *values.shape[2:]).astype(sets.dtype))
+        return array
+
+    parameters = terms.parameters
+    components: em.Components
+    if kind is Torus:
+        components = Torus(VonMises(shaped(parameters[:, :, 0]), shaped(parameters[:, :, 1])))
+    elif kind is VonMises:
+        components = VonMises(shaped(parameters[:, :, 0, 0]), shaped(parameters[:, :, 1, 0]))
+    else:
+        components = kind(*(shaped(parameters[:, :, i]) for i in range(5)))
+    return Mixture(logits=shaped(terms.log_weights), components=components)
 
 
 def kinds() -> tuple[type[em.Components], ...]:
@@ -415,59 +502,6 @@ def check_weights(name: str, weights: Any) -> None:
         raise ValueError(f"Mixture: {name} contains {weights[~good].flat[0]:g}, but must be {allowed}.")
     if weights.ndim and np.any(np.all(weights == (0 if probs else -np.inf), -1)):
         raise ValueError(f"Mixture: {name} gives all components the weight 0. Give at least one a positive weight.")
-
-
-@functools.partial(jax.jit, static_argnames=("kind", "options"))
-def fit_sets(
-    sets: WeightedSets,
-    key: jax.Array,
-    start: Mixture | None,
-    limits: tuple[jax.Array, jax.Array],
-    kind: type[em.Components],
-    options: tuple[tuple[str, int], ...],
-) -> Mixture:
-    """Fit a mixture to each data set, from the checked arguments of `Mixture.fit`."""
-    counts, kept, number_of_sets = dict(options), sets.kept, math.prod(sets.kept)
-    x, share = sets.rows()
-    compute, size, event = x.dtype, x.shape[-1], x.shape[: sets.event_ndim]
-    tolerance, largest = (each.astype(compute) for each in limits)
-    # Put data sets along the first axis, samples along the second, and the angles of a point along the last.
-    x = jnp.moveaxis(x.reshape(*event, number_of_sets, size), range(len(event)), range(-len(event), 0))
-    share = jnp.broadcast_to(share, (*kept, size)).reshape(number_of_sets, size)
-    angles_good = jnp.isfinite(x).all(tuple(range(share.ndim, x.ndim)))
-    good = (angles_good & jnp.isfinite(share)).all(1)
-    # Replace invalid data sets, which would delay the others, since the loop runs until all have converged.
-    x = jnp.where(good.reshape(-1, 1, *(1 for _ in event)), x, 0)
-    share = jnp.where(good[:, None], share, 1 / size)
-    if start is None:
-        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(share.shape[0]))
-
-        def one(key: jax.Array, x: jax.Array, share: jax.Array) -> em.Terms:
-            number, starts, steps = (counts[name] for name in ("number", "starts", "steps"))
-            found: em.Terms = em.from_seeds(key, kind, number, x, share, largest, starts, steps, tolerance)
-            return found
-
-        found = jax.vmap(one)(keys, x, share)
-    else:
-        first = start.broadcast()
-        wanted = kept + first._shape()[-1:]
-        first = jax.tree.map(lambda leaf: leaf.astype(compute), first)
-
-        def spread(leaf: jax.Array) -> jax.Array:
-            behind = leaf.shape[len(first.batch_shape) + 1 :]
-            return jnp.broadcast_to(leaf, wanted + behind).reshape(share.shape[0], *wanted[-1:], *behind)
-
-        def one_from(start: em.Terms, x: jax.Array, share: jax.Array) -> em.Terms:
-            return em.climb(start, x, share, largest, counts["steps"], tolerance)[0]
-
-        found = jax.vmap(one_from)(jax.tree.map(spread, em.Terms(first.logits, first.components)), x, share)
-
-    def result(leaf: jax.Array) -> jax.Array:
-        leaf = jnp.where(good.reshape(-1, *(1 for _ in leaf.shape[1:])), leaf, jnp.nan)
-        return leaf.reshape(kept + leaf.shape[1:]).astype(sets.dtype)
-
-    logits, components = jax.tree.map(result, found)
-    return Mixture(logits=logits, components=components)
 
 
 @jax.jit

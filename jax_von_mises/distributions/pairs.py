@@ -223,6 +223,12 @@ class BivariateVonMises(Parametric):
             1e8 (float32) or 1e14 (float64), even if the likelihood has no maximum, as for equal pairs. The parameters
             are NaN without pairs, without positive weights, for a negative weight, and for an angle that is not finite.
             `standard_errors` returns the uncertainty.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For invalid arguments, and for traced samples: the fit is a loop on the host, so it cannot run inside `jit`,
+            `vmap` or `grad`. `axis` fits many data sets at once.
         """
         return cls(*pairs_fit.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
 

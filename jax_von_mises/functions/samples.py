@@ -120,6 +120,64 @@ class WeightedSets:
         return jnp.broadcast_to(jnp.asarray(self.known, arguments.compute_dtype(self.dtype)), shape)
 
 
+@dataclasses.dataclass(frozen=True)
+class HostSets:
+    """The samples and weights of `WeightedSets` as NumPy arrays, with one data set in each row."""
+
+    x: "np.ndarray[Any, np.dtype[Any]]"
+    """Samples in float64, of shape (sets, n, event); 0 in data sets that are not `good`."""
+    share: "np.ndarray[Any, np.dtype[Any]]"
+    """Weights that sum to 1, of shape (sets, n)."""
+    good: "np.ndarray[Any, np.dtype[Any]]"
+    """Whether a set has only finite samples, weights of 0 or more, and a positive weight."""
+    dtype: np.dtype
+    """Dtype of computations on the device."""
+
+    @classmethod
+    def of(cls, caller: str, sets: WeightedSets) -> "HostSets":
+        """Return the data sets; raise TypeError if they are traced."""
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(sets)):
+            raise TypeError(
+                f"{caller}: the samples are traced, but this fit is a loop on the host, so it cannot run inside `jit`, "
+                "`vmap` or `grad`. Call it outside. To fit several data sets at once, put them along further axes of "
+                "the samples, and name the others with `axis`."
+            )
+        batch, axes = sets.batch, sets.axes
+        front = [i for i in range(len(batch)) if i not in axes]
+        shape = math.prod(sets.kept), math.prod(batch[i] for i in axes)
+        x = np.asarray(sets.samples, np.float64)
+        event = x.shape[len(batch) :]
+        x = x.transpose(*front, *axes, *range(len(batch), x.ndim)).reshape(*shape, math.prod(event))
+        if sets.weights is None:
+            share = np.ones(shape)
+        else:
+            share = np.broadcast_to(np.asarray(sets.weights, np.float64), batch).transpose(*front, *axes).reshape(shape)
+        if not shape[1]:  # a sample with the weight 0, so that the set is not good
+            x, share = np.zeros((shape[0], 1, x.shape[2])), np.zeros((shape[0], 1))
+        largest = share.max(1)
+        good = np.isfinite(x).all((1, 2)) & (share >= 0).all(1) & (largest > 0) & (largest < np.inf)
+        share = np.where(good[:, None], share, 1) / np.where(good, largest, 1)[:, None]
+        share = share / np.maximum(share.sum(1, keepdims=True), 1)
+        return cls(np.where(good[:, None, None], x, 0), share, good, arguments.compute_dtype(sets.dtype))
+
+    def on_device(self) -> tuple[jax.Array, jax.Array]:
+        """Return samples (sets, event, n) and shares (sets, n) on the device.
+
+        They are padded to a power of two, with shares of 0.
+        """
+        rest = power_of_two(self.share.shape[1], 128) - self.share.shape[1]
+        x, share = (
+            np.pad(np.swapaxes(self.x, 1, 2), ((0, 0), (0, 0), (0, rest))),
+            np.pad(self.share, ((0, 0), (0, rest))),
+        )
+        return jax.device_put(x.astype(self.dtype)), jax.device_put(share.astype(self.dtype))
+
+
+def power_of_two(size: int, least: int = 1) -> int:
+    """Return the smallest power of two that is at least `size` and `least`."""
+    return 1 << (max(size, least) - 1).bit_length()
+
+
 def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """Return the axes to sum over, as a sorted tuple of non-negative indices."""
     if axis is None:

@@ -1,5 +1,8 @@
 """Compare `Mixture.fit` on the circle and the torus with expectation maximisation in NumPy and SciPy."""
 
+import logging
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,15 +68,93 @@ def test_likelihood_never_falls(name, key):
     """No step lowers the likelihood, except by the rounding of its sum."""
     truth = KINDS[name]
     x = truth.sample(key, (600,))
-    weights = jnp.full((600,), 1 / 600)
-    distribution, values = em.Terms(*em.seed(key, type(truth.components), 3, x, weights)), []
-    step = jax.jit(em.step)
+    fitted, values = Mixture.fit(x, type(truth.components), number=3, starts=1, steps=1), []
     for _ in range(40):
-        distribution, value = step(distribution, x, weights, jnp.float32(1e4))
-        values.append(float(value))
-    rises = np.diff(values)
-    assert rises.min() > -2e-6, values
+        fitted = Mixture.fit(x, fitted, steps=1, tolerance=-1.0)
+        values.append(float(mean_log_prob(fitted, x)))
+    assert np.diff(values).min() > -2e-6, values
     assert values[-1] > float(mean_log_prob(truth, x))
+
+
+@pytest.fixture
+def compiled():
+    """Return a list that grows by a name for each program that JAX compiles."""
+    names = []
+    handler = logging.Handler()
+    handler.emit = lambda record: names.extend(re.findall("Finished XLA compilation of (.+) in ", record.getMessage()))
+    logger = logging.getLogger("jax")
+    logger.addHandler(handler)
+    with jax.log_compiles():
+        yield names
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("kind", [VonMises, Torus, SineBivariateVonMises])
+def test_other_sizes_and_numbers_compile_nothing(kind, key, compiled):
+    """Up to the next power of two of samples and of components, one program serves all."""
+    x = np.asarray(TORI.sample(key, (1000,)))
+    x = x[:, 0] if kind is VonMises else x
+    Mixture.fit(x, kind, number=3, starts=2, steps=5)
+    assert compiled
+    del compiled[:]
+    Mixture.fit(x[:900], kind, number=4, starts=1, steps=3, largest_concentration=100.0)
+    assert compiled == []
+
+
+def test_another_number_of_pairs_compiles_nothing(key, compiled):
+    x = np.asarray(TORI.sample(key, (1000,)))
+    SineBivariateVonMises.fit(x)
+    del compiled[:]
+    SineBivariateVonMises.fit(x[:77], weights=np.ones(77))
+    assert compiled == []
+
+
+@pytest.mark.parametrize("kind", [VonMises, Torus, SineBivariateVonMises])
+def test_no_samples(kind):
+    fitted = Mixture.fit(np.zeros((0,) if kind is VonMises else (0, 2)), kind, number=2)
+    assert np.isnan(fitted.logits).all()
+    assert np.isnan(jax.tree.leaves(fitted.components)).all()
+
+
+def test_another_number_of_angles_is_refused():
+    with pytest.raises(
+        ValueError, match=r"shape \(5, 3\), but the components of the mixture have 2 angles"
+    ):
+        Mixture.fit(np.zeros((5, 3)), TORI)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [SineBivariateVonMises.fit, lambda x: Mixture.fit(x, Torus, number=2), lambda x: Mixture.fit(x, TORI)],
+    ids=["pairs", "seeds", "start"],
+)
+def test_traced_samples_are_refused(fit):
+    with pytest.raises(TypeError, match=r"fit: the samples are traced.*name the others with `axis`"):
+        jax.jit(fit)(np.zeros((5, 2), np.float32))
+
+
+def test_ctrl_c_keeps_the_best(key, monkeypatch):
+    x, steps = ANGLES.sample(key, (300,)), []
+    right = em.Data.step
+
+    def step(data, at):
+        steps.append(at)
+        if len(steps) == 30:
+            raise KeyboardInterrupt
+        return right(data, at)
+
+    monkeypatch.setattr(em.Data, "step", step)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        Mixture.fit(x, VonMises, number=2)
+    best = interrupted.value.best
+    assert best.logits.shape == (2,)
+    assert mean_log_prob(best, x) > mean_log_prob(ANGLES, x) - 0.1
+
+
+def test_progress_is_shown(key, capsys):
+    pytest.importorskip("tqdm")
+    Mixture.fit(ANGLES.sample(key, (100,)), VonMises, number=2, starts=1, steps=7, tolerance=-1.0, progress=True)
+    assert "Mixture.fit" in capsys.readouterr().err
 
 
 @slow
