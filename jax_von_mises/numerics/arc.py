@@ -25,7 +25,7 @@ from jax_von_mises.numerics import quantile, tail_integral, xla
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.density import HalfAngle, density
 from jax_von_mises.numerics.elementary import LOG2_E, clip, cosine, exp2, sine_over
-from jax_von_mises.numerics.tail_probability import sides
+from jax_von_mises.numerics.tail_probability import signed_mass
 
 T = TypeVar("T")
 
@@ -51,6 +51,8 @@ SHORT = 0.02
 # wider than the second number, in radians, are exempt, because the other end may be as near.
 SLACK = 32
 WIDE_ARC = 6.0
+# Up to this size, loops over nodes compile faster and run as fast as one long sum.
+FEW = 2**14
 # Limit on the log ratio of densities, so that no derivative overflows; drawn angles stay within `LARGEST_FALL`.
 LARGEST_RISE = 80.0
 
@@ -71,9 +73,20 @@ class Part(NamedTuple):
     sin: jax.Array  # of the near end
     cos: jax.Array
     mass: jax.Array  # relative to the density at the near end
+    weight: jax.Array  # the mass relative to the largest density of the arc
     probability: jax.Array  # under the full distribution
-    near_sides: tuple[jax.Array, jax.Array]  # the probabilities beyond the near end, and between it and the mode
-    far_sides: tuple[jax.Array, jax.Array]  # the same for the far end
+    near_side: jax.Array  # the probability beyond the near end; if that up to the mode is smaller, this one, negative
+    far_side: jax.Array  # the same for the far end
+
+    def as_one(self) -> jax.Array:
+        """Return all values along a first axis; each array that enters a loop costs a loop of its own to compile."""
+        return jnp.stack(jnp.broadcast_arrays(*jax.tree.leaves(self)))
+
+    @classmethod
+    def from_one(cls, values: jax.Array) -> "Part":
+        """Invert `as_one`."""
+        near, length, anchor, side, *others = values
+        return cls(Piece(near, length, anchor, side), *others)
 
 
 class Arc(NamedTuple, Generic[T]):
@@ -158,27 +171,36 @@ def cutoff_width(sin_a: jax.Array, cos_a: jax.Array, kappa: jax.Array, depth: fl
 
 
 def mass(
-    sin_a: jax.Array, cos_a: jax.Array, width: jax.Array, kappa: jax.Array, rule: dict[str, tuple[float, int]]
+    sin_a: jax.Array,
+    cos_a: jax.Array,
+    width: jax.Array,
+    kappa: jax.Array,
+    rule: dict[str, tuple[float, int]],
+    at_once: bool = False,
 ) -> jax.Array:
-    """Return I(a, width), as defined in the module's docstring."""
+    """Return I(a, width), as defined in the module's docstring; see `xla.add_terms` for `at_once`."""
     depth, count = rule[width.dtype.name]
     span = 0.5 * jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, depth))
     exponent_at = tail_integral.exponents(sin_a, cos_a, span, kappa)
     nodes, weights = tail_integral.gauss_legendre(count)
-    (total,) = xla.add_terms(lambda node, weight: (2 * weight * exp2(exponent_at(node)),), nodes, weights, span)
+    (total,) = xla.add_terms(
+        lambda node, weight: (2 * weight * exp2(exponent_at(node)),), nodes, weights, span, at_once
+    )
     return span * total
 
 
-def parts_of(pieces: Piece, kappa: jax.Array) -> tuple[Part, jax.Array]:
-    """Return the `Part` of each stacked piece, and its mass relative to the largest density of the arc."""
+def parts_of(pieces: Piece, kappa: jax.Array) -> Part:
+    """Return the `Part` of each stacked piece."""
     nearest = jnp.min(jnp.where(pieces.length > 0, pieces.near, np.pi), 0)
     kappa = kappa[None]
     exponent = jnp.maximum(rise_between(nearest[None], pieces.near, kappa), 0)
     sin, cos = jnp.sin(pieces.near), jnp.cos(pieces.near)
-    own = mass(sin, cos, pieces.length, kappa, RULE)
-    tails, rests = sides(jnp.stack([pieces.near, pieces.near + pieces.length]), kappa[None])
-    near, far = zip(tails, rests, strict=True)
-    return Part(pieces, sin, cos, own, own * density(pieces.near, kappa), near, far), jnp.exp(-exponent) * own
+    few = max(pieces.near.size, kappa.size) <= FEW
+    own = mass(sin, cos, pieces.length, kappa, RULE, at_once=few)
+    beyond, centre = signed_mass(jnp.stack([pieces.near, pieces.near + pieces.length]), kappa[None], at_once=few)
+    # One signed number holds both probabilities; separate results would be computed in separate loops.
+    both = jnp.where(centre, jnp.minimum(beyond, -float(jnp.finfo(beyond.dtype).tiny)), jnp.maximum(beyond, 0))
+    return Part(pieces, sin, cos, own, jnp.exp(-exponent) * own, own * density(pieces.near, kappa), *both)
 
 
 class Equation(NamedTuple):
@@ -200,12 +222,15 @@ class Equation(NamedTuple):
         return jnp.where(self.inner, self.f, self.g) * self.part.mass
 
 
-def equation(before: jax.Array, after: jax.Array, parts: Part, masses: jax.Array, kappa: jax.Array) -> Equation:
-    """Return the equation for the angle with the fractions `before` and `after` of the arc's mass on its sides."""
-    each_mass: Arc[jax.Array] = Arc(*masses)
-    each_part: Arc[Part] = Arc(*(jax.tree.map(lambda x, j=j: x[j], parts) for j in range(3)))
-    choose = chosen_piece(before, after, each_mass)
-    part, (before, after) = choose(each_part), choose(shares_within(before, after, each_mass))
+def equation(before: jax.Array, after: jax.Array, parts: jax.Array, kappa: jax.Array) -> Equation:
+    """Return the equation for the angle with the fractions `before` and `after` of the arc's mass on its sides.
+
+    `parts` are those of `Part.as_one`.
+    """
+    each_part: Arc[Part] = Arc(*(Part.from_one(parts[:, j]) for j in range(3)))
+    each_weight: Arc[jax.Array] = Arc(*(part.weight for part in each_part))
+    choose = chosen_piece(before, after, each_weight)
+    part, (before, after) = choose(each_part), choose(shares_within(before, after, each_weight))
     f, g = select(part.piece.side > 0, (before, after), (after, before))
     return Equation(clip(f, 0, 1), clip(g, 0, 1), part, kappa)
 
@@ -238,13 +263,19 @@ def shares_of_outer(
     return outer * (1 + ratio), inner - outer * ratio
 
 
+def both_sides(side: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the probabilities beyond an end, and between it and the mode, from the one that a `Part` holds."""
+    centre = side < 0
+    return jnp.where(centre, 0.5 + side, side), jnp.where(centre, -side, 0.5 - side)
+
+
 def full_tail(equation: Equation) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return t, 1/2 - t and a flag, for the tail probability t of |x| in the full distribution.
 
     The flag is true where t is large enough to be computed in float32; elsewhere, t is 1/4.
     """
     part, inner = equation.part, equation.inner
-    (near_tail, near_rest), (far_tail, far_rest) = part.near_sides, part.far_sides
+    (near_tail, near_rest), (far_tail, far_rest) = both_sides(part.near_side), both_sides(part.far_side)
     before, after = equation.f * part.probability, equation.g * part.probability
     t = jnp.where(inner, near_tail - before, far_tail + after)
     c = jnp.where(inner, near_rest + before, far_rest - after)
@@ -271,15 +302,15 @@ def rare_start(equation: Equation) -> jax.Array:
     part, name = equation.part, equation.f.dtype.name
     end = jnp.minimum(part.piece.length, cutoff_width(part.sin, part.cos, equation.kappa, LARGEST_FALL[name]))
     near = offset_of(equation, quantile.deep_guess(t, equation.kappa).astype(equation.f.dtype))
-    bracket = jnp.where(known, near, 0), jnp.where(known, near, end)
+    bracket = jnp.where(known, near, 0), jnp.where(known, 0, end)
 
     def narrow(i: jax.Array, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start, end = bracket
-        s = 0.5 * (start + end)
-        u, *place = distance(equation, s)
-        x = moved(equation, s, u, *place)
-        start, end = jnp.where(u > 0, s, start), jnp.where(u > 0, end, s)
-        return jnp.where(i < BISECTIONS, start, x), jnp.where(i < BISECTIONS, end, x)
+        start, half = bracket[0], 0.5 * bracket[1]
+        s = start + half
+        u, *place = distance(equation, s, at_once=s.size <= FEW)
+        nearer = jnp.where(u > 0, s, start)
+        bisect = i < BISECTIONS
+        return jnp.where(bisect, nearer, moved(equation, s, u, *place)), jnp.where(bisect, half, 0)
 
     begin = jnp.where(jnp.all(known), BISECTIONS, 0)
     offset: jax.Array = lax.fori_loop(begin, BISECTIONS + STEPS[name], narrow, bracket)[0]
@@ -307,7 +338,7 @@ def improved(equation: Equation, s: jax.Array) -> jax.Array:
     return moved(equation, s, *distance(equation, s))
 
 
-def distance(equation: Equation, s: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def distance(equation: Equation, s: jax.Array, at_once: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the distance from `s` to the root, to first order, and the sine and cosine of the angle at `s`."""
     part, inner, target = equation.part, equation.inner, equation.target
     half = 0.5 * s
@@ -316,7 +347,7 @@ def distance(equation: Equation, s: jax.Array) -> tuple[jax.Array, jax.Array, ja
     sin_x, cos_x = part.sin * cos_s + part.cos * sin_s, part.cos * cos_s - part.sin * sin_s
     from_sin, from_cos = jnp.where(inner, part.sin, sin_x), jnp.where(inner, part.cos, cos_x)
     width = jnp.where(inner, s, jnp.maximum(part.piece.length - s, 0))
-    found = mass(from_sin, from_cos, width, equation.kappa, PART_RULE)
+    found = mass(from_sin, from_cos, width, equation.kappa, PART_RULE, at_once)
     growth = exp2(LOG2_E * jnp.minimum(rise(s, part.sin, part.cos, equation.kappa), LARGEST_RISE))
     return jnp.where(inner, (target - found) * growth, found - target * growth), sin_x, cos_x
 

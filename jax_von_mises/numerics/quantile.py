@@ -171,6 +171,7 @@ def inverse_series(u: jax.Array, slope: jax.Array, curvature: jax.Array) -> jax.
     return u + u * ((0.5 * d + third) + (fourth + fifth))
 
 
+@xla.traced_once()
 def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array | None = None) -> jax.Array:
     """Return the |x| in [0, pi) with P(X > |x|) = `t`, for a distribution centred at 0.
 

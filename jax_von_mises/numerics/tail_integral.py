@@ -71,6 +71,7 @@ def integrals(
     order: int = 0,
     rule: Rule | None = None,
     deep: bool | jax.Array = True,
+    at_once: bool = False,
 ) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
     """Return J, J1 and J2 at `x` up to `order`, whether they are integrals over the centre, and the `HalfAngle`.
 
@@ -79,7 +80,8 @@ def integrals(
     subtracting the two large exponents would leave their rounding errors.
 
     By default, the `rule` is that for samples of the dtype. `deep` tells which elements may be in tails that no sample
-    reaches: all, none, or those of a mask, on which the results of other elements do not depend.
+    reaches: all, none, or those of a mask, on which the results of other elements do not depend. `at_once` is that of
+    `xla.add_terms`.
     """
     rule = rule or RULES[x.dtype.name]
     half = HalfAngle.of(x, exact=rule is FAR_RULE or x.dtype == jnp.float64)
@@ -99,7 +101,7 @@ def integrals(
         first = value, value * factor
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
-    return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x)], centre, half
+    return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x, at_once)], centre, half
 
 
 def tail_span(half: HalfAngle, inverse: jax.Array, depth: float, deep: bool | jax.Array) -> jax.Array:
@@ -132,7 +134,7 @@ def exponents(
 
 def rise_along(node: float | jax.Array, square: jax.Array) -> jax.Array:
     """Return -2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
-    if square.dtype == jnp.float64:
+    if square.dtype == jnp.float64 or np.ndim(node):
         d2 = (node * node) * square
         return (-2 * LOG2_E * node) * sine_over(d2) * cosine(d2)
     # All nodes share the powers of the span.
@@ -141,7 +143,7 @@ def rise_along(node: float | jax.Array, square: jax.Array) -> jax.Array:
 
 def rise_across(node: float | jax.Array, square: jax.Array) -> jax.Array:
     """Return -2 log2(e) sin(d)^2 / span^2 for d = `node` * span, with `square` = span^2."""
-    if square.dtype == jnp.float64:
+    if square.dtype == jnp.float64 or np.ndim(node):
         sine = node * sine_over((node * node) * square)
         return (-2 * LOG2_E) * sine * sine
     return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(coefficients.SIN_SIN)], square)
@@ -154,6 +156,7 @@ def derivative_slopes(d: jax.Array, x: jax.Array, kappa: jax.Array) -> tuple[jax
 
 
 @with_slopes(derivative_slopes)
+@xla.traced_once()
 def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return D = d|x| / d kappa = J1, at a fixed tail probability; 0 at infinity, and NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
@@ -168,6 +171,7 @@ def tangent(half: HalfAngle) -> jax.Array:
     return jnp.where(near_pi, 2 * half.square, half.sin) / jnp.where(near_pi, half.sin, 2 * half.rest)
 
 
+@xla.traced_once()
 def second_derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return dD/dkappa = J2 - D (cos x - A), at a fixed x."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)

@@ -38,9 +38,9 @@ def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
     return jnp.maximum(sides(x, kappa)[0], 0)
 
 
-def far_integral(x: jax.Array, kappa: jax.Array) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
+def far_integral(x: jax.Array, kappa: jax.Array, at_once: bool = False) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
     """Return `integrals` for tails of any size."""
-    return integrals(x, kappa, 1 / kappa, rule=FAR_RULE if x.dtype == jnp.float32 else None)
+    return integrals(x, kappa, 1 / kappa, rule=FAR_RULE if x.dtype == jnp.float32 else None, at_once=at_once)
 
 
 def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -48,11 +48,16 @@ def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     The first is negative between pi and the float nearest pi.
     """
-    moved, k, _ = rescaled(x, kappa)
-    (j,), centre, half = far_integral(moved, k)
-    root, n = density_root(half, k, 1 / k)
-    mass = ((j / n) * root) * root
+    mass, centre = signed_mass(x, kappa)
     return jnp.where(centre, 0.5 + mass, mass), jnp.where(centre, -mass, 0.5 - mass)
+
+
+def signed_mass(x: jax.Array, kappa: jax.Array, at_once: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Return P(X > x), or minus P(0 < X < x) where the second result is true; see `xla.add_terms` for `at_once`."""
+    moved, k, _ = rescaled(x, kappa)
+    (j,), centre, half = far_integral(moved, k, at_once)
+    root, n = density_root(half, k, 1 / k)
+    return ((j / n) * root) * root, centre
 
 
 def log_slopes(_: jax.Array, x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -15,6 +15,7 @@ program is lowered. The only property of the tracing machine that matters is its
 `in_one_loop`              a cipher that two arrays need is computed once
 `round_here` *             a product is rounded before it is added, in every program
 `round_product` *          a float64 product is rounded before it is added
+`traced_once`              a derivative does not trace its function again
 `add_terms` *              sums of long terms compile in seconds
 `sum_last_axis` *          summands are computed by vector instructions
 `cell_coefficients` *      a table is not recomputed for each coefficient
@@ -29,7 +30,7 @@ program is lowered. The only property of the tracing machine that matters is its
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,28 @@ EVEN = 64
 Shape = tuple[int, ...]
 T = TypeVar("T")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def traced_once(*static: str) -> Callable[[F], F]:
+    """Return a decorator for a function whose trace programs and derivatives share, for equal `static` arguments.
+
+    Tracing takes a third of a first call. A derivative would trace its function again, and so would the next program.
+    The compiler sees no difference, since it puts the inner program into each place where it is called.
+    """
+
+    def decorate(function: F) -> F:
+        shared = jax.jit(function, static_argnames=static)
+
+        @functools.wraps(function)
+        def traced(*args: Any, **options: Any) -> Any:
+            # While JAX differentiates a program, an empty mesh is in scope instead of none, and traces are not shared.
+            with jax.sharding.use_abstract_mesh(jax.sharding.get_abstract_mesh()):
+                return shared(*args, **options)
+
+        return cast(F, traced)
+
+    return decorate
 
 
 def compute_elementwise(
@@ -195,7 +218,7 @@ def in_rows(
 
 def _in_branch(compute: Callable[..., T], *arrays: Any) -> T:
     """Return ``compute(*arrays)`` from a branch that is always taken, so that XLA moves nothing into or out of it."""
-    compute = jax.jit(compute, inline=True)  # traced once
+    compute = jax.jit(compute)  # traced once
     shapes = jax.eval_shape(compute, *arrays)
     never = lambda *_: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
     results: T = lax.cond(_always(), compute, never, *arrays)
@@ -241,8 +264,23 @@ def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
     """
     if not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
-    compute = jax.jit(compute, inline=True)  # traced once for all platforms
+    results: T = _kept_whole(jax.jit(compute), *arrays)  # traced once for all platforms
+    return results
+
+
+def _apart(compute: Callable[..., T], *arrays: Any) -> T:
     results: T = lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
+    return results
+
+
+# The derivative is the one that JAX would use anyway. But JAX divides a program with a branch into the part that needs
+# no derivative and the rest, and traces both, unless the branch has a derivative of its own.
+_kept_whole: Any = jax.custom_jvp(_apart, nondiff_argnums=(0,))
+
+
+@_kept_whole.defjvp  # type: ignore[untyped-decorator]
+def _kept_whole_jvp(compute: Callable[..., T], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[T, T]:
+    results: tuple[T, T] = jax.jvp(functools.partial(_apart, compute), primals, tangents)
     return results
 
 
@@ -316,14 +354,25 @@ def round_product(x: jax.Array) -> jax.Array:
 
 
 def add_terms(
-    term: Callable[[Any, Any], tuple[jax.Array, ...]], nodes: Sequence[float], weights: Sequence[float], like: jax.Array
+    term: Callable[[Any, Any], tuple[jax.Array, ...]],
+    nodes: Sequence[float],
+    weights: Sequence[float],
+    like: jax.Array,
+    at_once: bool = False,
 ) -> tuple[jax.Array, ...]:
     """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
-    float64 uses a loop. Without it, XLA:CPU would need gigabytes of memory to compile the many nodes and long
-    polynomials, and more than half a minute instead of seconds to compile `sample_truncated`. Observed with JAX 0.10.2
-    to 0.12.0.1. To report to XLA: compilation memory and time grow faster than the program.
+    Computed `at_once`, the terms are an array with the nodes along its first axis. This compiles fastest, but needs the
+    memory. Otherwise, float64 uses a loop. Without it, XLA:CPU would need gigabytes of memory to compile the many nodes
+    and long polynomials, and more than half a minute instead of seconds to compile `sample_truncated`. Observed with
+    JAX 0.10.2 to 0.12.0.1. To report to XLA: compilation memory and time grow faster than the program.
     """
+    if at_once:
+        columns = (np.reshape(np.asarray(x, like.dtype), (-1, *[1] * like.ndim)) for x in (nodes, weights))
+        ones = np.ones(len(nodes), like.dtype)
+        with jax.numpy_rank_promotion("allow"):
+            values = term(*columns)
+        return tuple(jnp.tensordot(ones, x, 1, precision=lax.Precision.HIGHEST) for x in values)
     if like.dtype == jnp.float64:
 
         def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
@@ -332,8 +381,8 @@ def add_terms(
         first = term(nodes[0], weights[0])
         rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)
         return lax.scan(add, first, rest)[0]
-    columns = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
-    return tuple(tree_sum(list(column)) for column in columns)
+    terms = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
+    return tuple(tree_sum(list(each)) for each in terms)
 
 
 def sum_last_axis(values: jax.Array) -> jax.Array:

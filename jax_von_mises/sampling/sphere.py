@@ -33,6 +33,9 @@ from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family, Request, draw
 
+quantile_share = xla.traced_once("dimension")(radial.quantile_share)
+slope_of_share = xla.traced_once("dimension")(radial.slope_of_share)
+
 
 def numbers_per_direction(dimension: int) -> int:
     """Return how many numbers of the stream one direction uses."""
@@ -52,7 +55,7 @@ def drawn_share(
     if route == "table":
         table = radial.odds_table(kappa, dimension)
         return radial.look_up_share(t, near, table, kappa, dimension, out_sharding)
-    return radial.quantile_share(t, near, kappa if kappa.ndim else kappa.reshape((1,) * t.ndim), dimension)
+    return quantile_share(t, near, kappa if kappa.ndim else kappa.reshape((1,) * t.ndim), dimension)
 
 
 @drawn_share.defjvp
@@ -71,7 +74,7 @@ def _drawn_share_jvp(
         if route == "table":
             distance = radial.slope_table(kappa, dimension).at(t, ~near, out_sharding)
             return radial.slope_at(signed, near, kappa, distance)
-        return radial.slope_of_share(signed, near, broadcast_sharded(kappa, signed.shape, out_sharding), dimension)
+        return slope_of_share(signed, near, broadcast_sharded(kappa, signed.shape, out_sharding), dimension)
 
     slopes = xla.separate_loop(slope, *primals, signed)
     return signed, slopes * broadcast_sharded(tangents[1], signed.shape, out_sharding)

@@ -165,8 +165,7 @@ def restricted(
     """Return the angle with the fractions `before` and `after` of the arc's probability on its two sides."""
     k = finite_concentration(kappa)
     width = jnp.minimum(high - low, TWO_PI)
-    parts, masses = parts_of(stacked(cut(low, high, width, loc)), k)
-    given = before, after, parts, masses, k
+    given = before, after, parts_of(stacked(cut(low, high, width, loc)), k).as_one(), k
 
     def start(*given: Any) -> jax.Array:
         s, covered = arc.common_start(arc.equation(*given))

@@ -117,9 +117,7 @@ def test_no_samples(kind):
 
 
 def test_another_number_of_angles_is_refused():
-    with pytest.raises(
-        ValueError, match=r"shape \(5, 3\), but the components of the mixture have 2 angles"
-    ):
+    with pytest.raises(ValueError, match=r"shape \(5, 3\), but the components of the mixture have 2 angles"):
         Mixture.fit(np.zeros((5, 3)), TORI)
 
 

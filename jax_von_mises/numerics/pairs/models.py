@@ -32,6 +32,7 @@ from jax import lax
 from jax_von_mises.numerics import elementary
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.density import half_pi_rest
+from jax_von_mises.numerics.elementary import inverse_root, reciprocal, square_root
 
 # Lower bound of the second concentration, at which the second angle is uniform to rounding but has a mean direction.
 SMALLEST = {"float32": 1e-10, "float64": 1e-20}
@@ -123,10 +124,12 @@ class Sine(NamedTuple):
         d = difference_of_products(k1, k2, r, r)
         square = jnp.maximum(r * r, least**2)
         # Where the mode is not 0, these are its sin^2 and cos.
-        sine2 = jnp.minimum(jnp.maximum(-d, 0) * ((square + k1 * k2) / square) / (square + k1 * k1), 1)
-        far = k1 * lax.rsqrt(square) * jnp.sqrt((k2 * k2 + square) / (k1 * k1 + square))
-        versine = sine2 / (1 + jnp.where(d < 0, jnp.minimum(far, 1), 1))
-        return cls(k1, k2, r, angle_of_versine(versine), versine, jnp.sqrt(k2 * k2 + r * r * sine2), jnp.maximum(d, 0))
+        below = reciprocal(square + k1 * k1)
+        sine2 = jnp.minimum(jnp.maximum(-d, 0) * ((square + k1 * k2) * reciprocal(square)) * below, 1)
+        far = k1 * inverse_root(square) * square_root((k2 * k2 + square) * below)
+        versine = sine2 * reciprocal(1 + jnp.where(d < 0, jnp.minimum(far, 1), 1))
+        top = square_root(k2 * k2 + r * r * sine2)
+        return cls(k1, k2, r, angle_of_versine(versine), versine, top, jnp.maximum(d, 0))
 
     @property
     def flip(self) -> jax.Array:
@@ -137,8 +140,8 @@ class Sine(NamedTuple):
         """Return the `Place` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
         across = self.r * sin
-        rho = jnp.sqrt(self.k2 * self.k2 + across * across)
-        inverse = 1 / (rho + self.top)
+        rho = square_root(self.k2 * self.k2 + across * across)
+        inverse = reciprocal(rho + self.top)
         square, both = self.r * self.r * inverse, 2 - versine - self.versine
         slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
         # Far from a mode of small rho, the difference below is accurate, but the expression above is not.
@@ -157,7 +160,7 @@ class Sine(NamedTuple):
             second=self.r * place.sin * place.sin,
             first_rise=jnp.zeros_like(rise),
             second_rise=-self.r * rise * both,
-            fall=self.r * self.r * rise * both / (place.rho + self.top),
+            fall=self.r * self.r * rise * both * reciprocal(place.rho + self.top),
         )
 
     def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
@@ -166,7 +169,7 @@ class Sine(NamedTuple):
 
     def slope(self, place: Place) -> jax.Array:
         """Return the derivative of rho with respect to a."""
-        return self.r * self.r * place.sin * (1 - place.versine) / place.rho
+        return self.r * self.r * place.sin * (1 - place.versine) * reciprocal(place.rho)
 
     @staticmethod
     def mixed_slope(cosine: jax.Array, second_cosine: jax.Array, statistic: jax.Array) -> jax.Array:
@@ -213,7 +216,8 @@ class Cosine(NamedTuple):
         least = SMALLEST[k2.dtype.name]
         k2 = jnp.maximum(k2, least)
         size = jnp.maximum(k2, jnp.abs(r))
-        sum_of_squares = size * jnp.sqrt(jnp.square(k2 / size) + jnp.square(r / size))
+        unit = reciprocal(size)
+        sum_of_squares = size * square_root(jnp.square(k2 * unit) + jnp.square(r * unit))
         flip = jnp.where(k1 * sum_of_squares < k2 * r, -1, 1).astype(k1.dtype)
         k1, r = flip * k1, flip * r
         gap, lost = k2 - r, rounded_off(k2, r)
@@ -221,10 +225,10 @@ class Cosine(NamedTuple):
         d = difference_of_products(k1, end, k2, r) + k1 * lost
         inner = d < 0
         # At a mode other than 0, rho is k2 r / k1.
-        divisor = jnp.where(inner, k1, 1)
-        top = jnp.maximum(jnp.where(inner, k2 * (r / divisor), end), least)
-        versine = jnp.where(inner, -d / divisor * ((top + end) / jnp.where(inner, 2 * k2 * r, 1)), 0)
-        rest = jnp.where(inner, 0, d / jnp.maximum(end, least))
+        inverse = reciprocal(jnp.where(inner, k1, 1))
+        top = jnp.maximum(jnp.where(inner, k2 * (r * inverse), end), least)
+        versine = jnp.where(inner, -d * inverse * ((top + end) * reciprocal(jnp.where(inner, 2 * k2 * r, 1))), 0)
+        rest = jnp.where(inner, 0, d * reciprocal(jnp.maximum(end, least)))
         versine = jnp.clip(versine, 0, 1)
         return cls(k1, k2, r, angle_of_versine(versine), versine, top, rest, gap, flip)
 
@@ -233,9 +237,9 @@ class Cosine(NamedTuple):
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
         # Add two squares, since a single expression for rho^2 has a large relative error if both are small.
         along, across = self.second(sin, versine)
-        rho = jnp.maximum(jnp.sqrt(along * along + across * across), SMALLEST[sin.dtype.name])
-        inverse = 1 / (rho + self.top)
-        bend = 2 * rise * jnp.square(self.k2 * self.r * inverse) / self.top
+        rho = square_root(jnp.maximum(along * along + across * across, SMALLEST[sin.dtype.name] ** 2))
+        inverse = reciprocal(rho + self.top)
+        bend = 2 * rise * jnp.square(self.k2 * self.r * inverse) * reciprocal(self.top)
         return Place(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
 
     def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -250,7 +254,7 @@ class Cosine(NamedTuple):
             second=self.k2 * versine - self.gap,
             first_rise=-self.r * rise,
             second_rise=-self.k2 * rise,
-            fall=2 * self.k2 * self.r * rise / (place.rho + self.top),
+            fall=2 * self.k2 * self.r * rise * reciprocal(place.rho + self.top),
         )
 
     def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
@@ -259,7 +263,7 @@ class Cosine(NamedTuple):
 
     def slope(self, place: Place) -> jax.Array:
         """Return the derivative of rho with respect to a."""
-        return self.k2 * self.r * place.sin / place.rho
+        return self.k2 * self.r * place.sin * reciprocal(place.rho)
 
     @staticmethod
     def mixed_slope(cosine: jax.Array, second_cosine: jax.Array, statistic: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics import bessel, elementary
 from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.pairs import models
@@ -31,6 +31,7 @@ DEPTH = {"float32": 19.0, "float64": 42.0}
 # Number of bisection steps for an end of an interval, in the binary logarithm of its distance from the start.
 STEPS = {"float32": 8, "float64": 10}
 SMALLEST_DISTANCE = {"float32": -24.0, "float64": -50.0}
+HALVES = 0.5 ** np.arange(1, 11)
 
 Triple = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -44,15 +45,17 @@ def reach(model: Model, start: jax.Array, sign: jax.Array | int, depth: jax.Arra
     least = model.at(start).exponent - depth
     room, least = jnp.broadcast_arrays(room, least)
 
-    def halve(_: jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        middle = 0.5 * (ends[0] + ends[1])
-        inside = model.at(start + sign * jnp.minimum(jnp.exp2(middle), room)).exponent > least
-        return jnp.where(inside, middle, ends[0]), jnp.where(inside, ends[1], middle)
-
     name = room.dtype.name
-    ends = jnp.full_like(room, SMALLEST_DISTANCE[name]), jnp.full_like(room, 2)
-    _, high = lax.fori_loop(0, STEPS[name], halve, ends, unroll=2)
-    return jnp.minimum(jnp.exp2(high), room)
+    low, high = SMALLEST_DISTANCE[name], 2.0
+
+    def halve(i: jax.Array, begin: jax.Array) -> jax.Array:
+        # All brackets have the same length, so one end is enough to store.
+        middle = begin + (high - low) * jnp.asarray(HALVES, room.dtype)[i]
+        inside = model.at(start + sign * jnp.minimum(elementary.exp2(middle), room)).exponent > least
+        return jnp.where(inside, middle, begin)
+
+    begin = lax.fori_loop(0, STEPS[name], halve, jnp.full_like(room, low))
+    return jnp.minimum(elementary.exp2(begin) * 2 ** ((high - low) * 0.5 ** STEPS[name]), room)
 
 
 def allowance(model: Model) -> jax.Array:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import bessel, elementary
+from jax_von_mises.numerics import bessel, elementary, xla
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.pairs import models, moments
 from jax_von_mises.numerics.pairs.models import Model
@@ -27,17 +27,21 @@ from jax_von_mises.numerics.table import QuantileTable, two_tails
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 NODES = {"float32": 20, "float64": 56}
-# Number of nodes per iteration of a loop.
-GROUP = 4
+# Up to this many elements, all nodes are evaluated at once; for more, in a loop with this many nodes per iteration.
+FEW, GROUP = 2**14, 4
 # Fall of E within the integral of a tail.
 DEPTH = {"float32": 17.0, "float64": 38.0}
 STEPS = {"float32": 5, "float64": 6}
 
 
 def add_terms(
-    term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], nodes: jax.Array, weights: jax.Array
+    term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], offset: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """Sum the arrays of ``term(node, weight)`` in a loop over groups of nodes; an unrolled sum compiles slowly."""
+    """Sum the arrays of ``term(node, weight)``, at once for few elements, else in a loop over groups of nodes."""
+    name = offset.dtype.name
+    nodes, weights = gauss_legendre(NODES[name])
+    if offset.size <= FEW:
+        return xla.add_terms(term, nodes, weights, offset, at_once=True)
 
     def group(at: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
         return functools.reduce(lambda x, y: tuple(map(jnp.add, x, y)), [term(*each) for each in zip(*at, strict=True)])
@@ -45,14 +49,14 @@ def add_terms(
     def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
         return tuple(map(jnp.add, totals, group(at))), None
 
-    first, rest = [x[:GROUP] for x in (nodes, weights)], [jnp.reshape(x[GROUP:], (-1, GROUP)) for x in (nodes, weights)]
+    columns = [jnp.asarray(x, offset.dtype) for x in (nodes, weights)]
+    first, rest = [x[:GROUP] for x in columns], [jnp.reshape(x[GROUP:], (-1, GROUP)) for x in columns]
     return lax.scan(add, group(first), tuple(rest))[0]
 
 
 def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
     """Return J at a* + `offset`, towards pi (`sign` 1) or 0 (-1), and the `models.Place` there."""
     name = offset.dtype.name
-    nodes, weights = (jnp.asarray(x, offset.dtype) for x in gauss_legendre(NODES[name]))
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
     here = model.at(offset)
     n, shift = bessel.norm(here.rho, 1 / jnp.maximum(here.rho, bessel.SWITCH))
@@ -62,7 +66,7 @@ def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax
         far, shift_far = bessel.norm(place.rho, 1 / jnp.maximum(place.rho, bessel.SWITCH))
         return (weight * far * jnp.exp((place.exponent - here.exponent) - (shift_far - shift)),)
 
-    (total,) = add_terms(term, nodes, weights)
+    (total,) = add_terms(term, offset)
     return length * total / n, here
 
 
@@ -140,7 +144,6 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     # Use the side with less mass, where nothing cancels.
     sign = jnp.where(offset > 0, 1, -1).astype(a.dtype)
     name = a.dtype.name
-    nodes, weights = (jnp.asarray(x, a.dtype) for x in gauss_legendre(NODES[name]))
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
     here = moments.density(model.at(offset))
 
@@ -150,7 +153,7 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
         conditional_means, _ = moments.conditional(model, place)
         return tuple(share * (value - mean) for value, mean in zip(conditional_means, means, strict=True))
 
-    totals = add_terms(term, nodes, weights)
+    totals = add_terms(term, offset)
     return moments.signed(model, [sign * length * total for total in totals])
 
 
