@@ -12,7 +12,7 @@ NEWEST := $(filter-out $(shell $(PYTHON) $(REALPATH)),$(shell \
 OLDEST_JAX := $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 # Words, accuracy, gradients, workarounds for the compiler, and draws by a CUDA kernel: what may depend on the JAX.
 SMOKE = tests/sampling/test_counter.py tests/numerics/test_quantile.py tests/sampling/test_gradients.py \
-  tests/numerics/test_xla.py tests/sampling/test_cuda.py::test_draws_by_a_kernel
+  tests/numerics/test_xla.py tests/sampling/test_cuda.py::test_draws_by_a_kernel tests/tools/test_cpu_programs.py
 # Tests whose result may differ with one CPU device, as most users have; all tests run with eight.
 ONE_DEVICE = tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # tools/gpu_programs.json holds the results of this release.

@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_von_mises as jvm
-from jax_von_mises.numerics import quantile, table, xla
+from jax_von_mises.numerics import quantile, table, tail_integral, xla
 from tests import children
 from tests.marks import slow
 
@@ -494,3 +494,19 @@ def test_a_draw_is_computed_again_for_its_derivative(without):
     assert ciphers() == 1
     without("separate_loop", lambda compute, *arrays: compute(*arrays))
     assert ciphers() > 1
+
+
+@pytest.mark.parametrize("parameters", [2, 1000], ids=["few", "many"])
+def test_a_gradient_traces_its_functions_once(one_device, monkeypatch, key, parameters):
+    """A draw and its derivative each evaluate one integral, and their gradient traces no integral twice."""
+    traced = []
+
+    def integrals(*args, right=tail_integral.integrals, **options):
+        traced.append(options.get("order", 0))
+        return right(*args, **options)
+
+    monkeypatch.setattr(quantile, "integrals", integrals)
+    monkeypatch.setattr(tail_integral, "integrals", integrals)
+    k = jnp.linspace(1.0, 5.0, parameters)
+    jax.jit(jax.grad(lambda k: jvm.sample_von_mises(key, 0.0, k).sum())).trace(k)
+    assert sorted(traced) == [0, 1]

@@ -137,20 +137,27 @@ def take(array: jax.Array, index: jax.Array) -> jax.Array:
     return array.at[index].get(mode="promise_in_bounds")
 
 
+def take_each(index: jax.Array, *rows: jax.Array) -> tuple[jax.Array, ...]:
+    """Return `take` for each row, or each row of a matrix, at once, since a CPU compiles each gather separately."""
+    table = jnp.concatenate([jnp.atleast_2d(row) for row in rows])
+    return jnp.unstack(table.at[:, index].get(mode="promise_in_bounds"))
+
+
 def search(ascending: jax.Array, values: jax.Array, offset: jax.Array | int = 0) -> jax.Array:
     """Return the largest j < count with ``ascending[offset + j] <= value``, or 0 if there is none.
 
     `ascending` holds rows of count + 1 numbers, and `offset` is the position at which a row starts. The count is a
     power of two.
     """
-    row = ascending.shape[-1]
+    half = (ascending.shape[-1] - 1) // 2
     flat = ascending.reshape(-1)
-    step = (row - 1) // 2
-    j = jnp.zeros(values.shape, jnp.int32)
-    while step:
-        j = jnp.where(take(flat, j + (step + offset)) <= values, j + step, j)
-        step //= 2
-    return j
+
+    def halve(i: jax.Array, j: jax.Array) -> jax.Array:
+        step = jnp.right_shift(jnp.int32(half), i)
+        return jnp.where(take(flat, j + (step + offset)) <= values, j + step, j)
+
+    found: jax.Array = lax.fori_loop(0, half.bit_length(), halve, jnp.zeros_like(values, jnp.int32))
+    return found
 
 
 def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -202,7 +209,8 @@ def redistribute(edges: jax.Array, wanted: jax.Array) -> jax.Array:
     before = jnp.concatenate([jnp.zeros(1, edges.dtype), prefix_sums(wanted)])
     places = jnp.asarray(np.arange(1, count) / count, edges.dtype) * before[-1]
     j = search(before, places)
-    moved = take(edges, j) + take(width, j) * clip((places - take(before, j)) / take(wanted, j), 0, 1)
+    start, width, before_it, share = take_each(j, edges[:-1], width, before[:-1], wanted)
+    moved = start + width * clip((places - before_it) / share, 0, 1)
     return jnp.concatenate([edges[:1], moved, edges[-1:]])
 
 
@@ -361,17 +369,16 @@ def partial_mass(y: jax.Array, mean: jax.Array, shape: list[jax.Array]) -> tuple
     return y * inner, inner + y * (2 * value - 4 * (1 - y) * slope)
 
 
-def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-    """Return the mean and shape of each `panel`, mirrored where `from_end` is true."""
+def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+    """Return the width, mean and shape of each `panel`, mirrored where `from_end` is true."""
     sign = jnp.where(from_end, -1.0, 1.0).astype(panels.edges.dtype)
-    shape = [take(row, panel) for row in panels.shape]
-    return take(panels.mean, panel), [term if k % 2 else sign * term for k, term in enumerate(shape)]
+    width, mean, *shape = take_each(panel, panels.width, panels.mean, panels.shape)
+    return width, mean, [term if k % 2 else sign * term for k, term in enumerate(shape)]
 
 
-def edge_of(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
+def edge_of(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, ...]:
     """Return the lower edge of each `panel`, or the upper one if `from_end`, and the amount beyond it."""
-    i = panel + from_end.astype(panel.dtype)
-    return take(panels.edges, i), take(panels.beyond, i)
+    return take_each(panel + from_end.astype(panel.dtype), panels.edges, panels.beyond)
 
 
 def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -386,8 +393,7 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
     target = lax.stop_gradient(mass)
     j = search(fixed.mass, target, offset)
     panel = jnp.where(from_end, count - 1 - j, j)
-    width = take(panels.width, panel)
-    mean, shape = seen_from(panels, panel, from_end)
+    width, mean, shape = seen_from(panels, panel, from_end)
     rest = (mass - take(panels.mass.reshape(-1), offset + j)) / width
     known_mean, known_shape = lax.stop_gradient((mean, shape))
     target = lax.stop_gradient(rest)
@@ -407,8 +413,7 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
 def tail(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
     """Return the scaled mass between -pi (pi if `from_end`) and each angle `x` in [-pi, pi], with derivatives."""
     panel = search(panels.edges, lax.stop_gradient(x))
-    width = take(panels.width, panel)
-    mean, shape = seen_from(panels, panel, from_end)
+    width, mean, shape = seen_from(panels, panel, from_end)
     edge = edge_of(panels, panel, from_end)
     away = (x - edge[0]) - edge[1]
     away = jnp.where(from_end, -away, away)
