@@ -19,7 +19,7 @@ from jax import lax, random
 from jax.flatten_util import ravel_pytree
 
 from docs.examples.drawing import COLORS, parser, settings, write
-from jax_von_mises import VonMises
+from jax_von_mises import VonMises, initialize_compilation_cache
 
 __all__ = ["main"]
 
@@ -372,6 +372,7 @@ def picture(curves, spreads):
 def main(arguments=None):
     """Print the tables and draw the picture."""
     options = parser(__doc__).parse_args(arguments)
+    initialize_compilation_cache()  # later runs start faster
     seeds, steps = (2, 300) if options.quick else (SEEDS, STEPS)
     learn_key, gradient_key, variance_key = random.split(random.key(0), 3)
     histories, curves = learn(learn_key, seeds, steps)

@@ -242,6 +242,7 @@ def picture(x, angles, nuts, svi):
 def main(arguments=None):
     """Simulate, infer by both methods, print the table and draw the picture."""
     options = parser(__doc__).parse_args(arguments)
+    jax_von_mises.initialize_compilation_cache()  # later runs start faster
     data, sampling, fitting = random.split(random.key(0), 3)
     x, angles = simulate(data)
     nuts = run_nuts(sampling, x, angles, *((150, 300) if options.quick else ()))

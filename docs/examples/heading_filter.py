@@ -18,7 +18,14 @@ import numpy as np
 from jax import random
 
 from docs.examples.drawing import COLORS, INK, parser, settings, write
-from jax_von_mises import Mixture, VonMises, prob, sample_block, sample_von_mises
+from jax_von_mises import (
+    Mixture,
+    VonMises,
+    initialize_compilation_cache,
+    prob,
+    sample_block,
+    sample_von_mises,
+)
 
 __all__ = ["main"]
 
@@ -342,6 +349,7 @@ def picture(seed=SHOWN):
 def main(arguments=None):
     """Compare the filters over many runs, print the table and draw one run."""
     options = parser(__doc__).parse_args(arguments)
+    initialize_compilation_cache()  # later runs start faster
     runs, sizes = (32, (512,)) if options.quick else (RUNS, (64, 512, PARTICLES))
     print(*table(compare(random.key(0), runs, sizes)), sep="\n")
     if options.out:

@@ -16,7 +16,13 @@ from scipy import special
 from scipy.stats import qmc
 
 from docs.examples.drawing import COLORS, parser, settings, write
-from jax_von_mises import icdf, sample_antithetic, sample_stratified, sample_von_mises
+from jax_von_mises import (
+    icdf,
+    initialize_compilation_cache,
+    sample_antithetic,
+    sample_stratified,
+    sample_von_mises,
+)
 
 __all__ = ["main"]
 
@@ -217,6 +223,7 @@ def picture(results, sizes):
 def main(arguments=None):
     """Measure the errors, print the table and draw the picture."""
     options = parser(__doc__).parse_args(arguments)
+    initialize_compilation_cache()  # later runs start faster
     sizes, replicates = (SIZES[:4], 50) if options.quick else (SIZES, REPLICATES)
     results = errors(0, sizes, replicates)
     print(*table(results, sizes), sep="\n")

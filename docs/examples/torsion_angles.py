@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from docs.examples.drawing import COLORS, INK, parser, settings, write
-from jax_von_mises import Mixture, SineBivariateVonMises, Torus, VonMises
+from jax_von_mises import (
+    Mixture,
+    SineBivariateVonMises,
+    Torus,
+    VonMises,
+    initialize_compilation_cache,
+)
 
 __all__ = ["main"]
 
@@ -227,6 +233,7 @@ def main(arguments=None):
         help="PDB or mmCIF files to fit instead of the committed residues",
     )
     options = command_line.parse_args(arguments)
+    initialize_compilation_cache()  # later runs start faster
     if options.structures:
         residues = np.concatenate([read_structure(path) for path in options.structures])
     else:

@@ -143,6 +143,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--repair", action="store_true", help="with --resume: draw damaged blocks again")
     add("--force", action="store_true", help="replace an existing file or store")
     add("--quiet", action="store_true", help="show neither progress nor summary")
+    add(
+        "--cache",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="keep the compiled program in DIR, so that later runs start faster (default: a directory of yours)",
+    )
     job = sample.add_argument_group(
         "several processes, on one machine or many",
         "One command can distribute blocks to workers, which write them to a target that all of them can reach. "
@@ -385,6 +392,8 @@ def run_sample(options: argparse.Namespace) -> int:
         key = jax.random.key(options.seed, impl=options.key_impl)
     except ValueError as error:
         raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
+    if options.cache is not None:
+        runtime.initialize_compilation_cache(options.cache or None)
     progress = Progress(options.quiet)
     began = time.monotonic()
     with open_executor(options) as executor, jax.enable_x64(options.dtype == "float64"):

@@ -436,6 +436,17 @@ def test_zarr_store(cli, sample, tmp_path):
     assert cli("verify", "a.zarr").code == 0
 
 
+@pytest.mark.usefixtures("no_cache")
+def test_sample_fills_the_cache(cli, tmp_path):
+    for out in ("a.npy", "b.npy"):
+        jax.clear_caches()
+        assert cli("sample", "--size", "1000", "--out", out, "--cache", "cache").code == 0
+    assert list(tmp_path.glob("cache/*-cache"))
+    assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+    open("file", "w").close()
+    must_fail(cli("sample", "--size", "1", "--out", "c.npy", "--cache", "file"), 1, "file")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX modes and owners")
 @pytest.mark.usefixtures("no_cache")
 def test_warm_up_fills_the_cache(cli, tmp_path):
