@@ -470,12 +470,12 @@ def one_of(caller: str, name: str, value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
-def method(caller: str, value: Any, concentration: Any, allowed: Iterable[str] = METHODS) -> str:
-    """Return `value` if it is one of the `allowed` methods and fits the shape of `concentration`."""
+def method(caller: str, value: Any, shape: tuple[int, ...], allowed: Iterable[str] = METHODS) -> str:
+    """Return `value` if it is one of the `allowed` methods and fits the `shape` of the concentration."""
     route = one_of(caller, "method", value, allowed)
-    if route == "table" and concentration.size != 1:
+    if route == "table" and math.prod(shape) != 1:
         raise ValueError(
-            f"{caller}: method='table' needs one concentration, got an array of shape {concentration.shape}. "
+            f"{caller}: method='table' needs one concentration, got an array of shape {shape}. "
             "Use method='direct' (or 'auto') for many concentrations, or jax.vmap for a few."
         )
     return route

@@ -19,7 +19,7 @@ EXPONENTS = {"float32": 37.0, "float64": 300.0}
 def concentration_switches(dtype):
     """Return the concentrations at which a formula changes."""
     names = (dtype,) if dtype == "float64" else ("float32",)
-    switches = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.LOG_SWITCH64, bessel.RATIO_SWITCH64]
+    switches = [density.KAPPA_MIN, tail_integral.KAPPA_MAX, bessel.SWITCH, bessel.SWITCH64, bessel.RATIO_SWITCH64]
     switches += [
         bessel.LARGEST_KAPPA,
         coefficients.GUESS_SWITCH,

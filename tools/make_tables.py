@@ -1,6 +1,6 @@
 """Make `jax_von_mises/numerics/coefficients.py`, which holds all fitted constants of the package with their errors.
 
-Run from the repository root, in the test environment (about five seconds)::
+Run from the repository root, in the test environment (about half a minute)::
 
     python -m tools.make_tables            # writes jax_von_mises/numerics/coefficients.py
     python -m tools.make_tables --check    # only reports whether the committed file is current
@@ -10,10 +10,12 @@ approximate. The exact values come from `tests/reference.py`, the float64 refere
 """
 
 import argparse
+import itertools
 import pathlib
 import re
 import textwrap
 
+import mpmath as mp
 import numpy as np
 from scipy import optimize, special
 
@@ -224,6 +226,127 @@ def fit_rule(nodes, depth):
     return v[order], w[order], best[0]
 
 
+RULE64_DEPTH = 36.0  # e^-36 is 2e-16
+# Nodes from which the fit of the float64 rule converges: Gauss-Legendre nodes u, moved to u RULE64_SHAPE(u).
+RULE64_SHAPE = (0.303, -0.0392, 1.61, -3.31, 2.33)
+
+
+def span64(half, k, depth, deep):
+    """Return the span of half angles that `tail_integral.tail_span` computes in float64, from `half` to the cut."""
+    growth, sine, cosine = depth / (2 * k), np.sin(2 * half), np.cos(2 * half)
+    square = np.minimum(np.sin(half) ** 2 + growth, 1)
+    span = np.where(square > 0.5, HALF_PI - np.arcsin(np.sqrt(1 - square)), np.arcsin(np.sqrt(square))) - half
+    short = deep & (growth < 0.1 * sine**2)
+    span = np.where(short, growth / (sine + growth / sine * cosine), span)
+    return np.where(growth < np.cos(half) ** 2, span, HALF_PI - half)
+
+
+def samples64(depth):
+    """Return half angles, concentrations and spans, for centre and tail, as columns.
+
+    Integrands change most between concentrations at which tails are cut and those at which they are not, so samples are
+    dense there.
+    """
+    rng, parts = np.random.default_rng(5), []
+    concentrations = np.concatenate([[1e-3], np.exp(rng.uniform(np.log(0.03), np.log(200), 70)),
+                                     np.exp(rng.uniform(np.log(200), np.log(1e6), 14)),
+                                     np.linspace(12, 40, 40), np.geomspace(0.05, 400, 60)])  # fmt: skip
+    for k in concentrations:
+        # Centre and tail each extend 10% beyond the boundary, as in `cutoff_samples`.
+        half = np.arcsin(np.sqrt(np.linspace(1e-3, 1.1, 12) * CENTRE / (2 * (1 + k))))
+        parts.append((half, k, -half))
+        first, last = 0.9 * CENTRE * k / (1 + k), min(2 * k, 760.0)  # of 2 k sin^2(x/2)
+        near_cut = np.clip(2 * k * (1 - np.linspace(-0.02, 0.06, 9)) - depth, first, last)
+        place = np.concatenate([np.linspace(0, 1, 22) ** 2, 1 - np.array([0.3, 0.1, 0.03, 0.01, 0.003, 0.001])])
+        q = np.concatenate([first + (last - first) * place, near_cut])
+        half = np.arcsin(np.sqrt(np.minimum(q / (2 * k), 1)))
+        half = half[HALF_PI - half > 5e-4]
+        drawn = half[2 * k * np.sin(half) ** 2 < 46]
+        parts += [(half, k, span64(half, k, depth, True)), (drawn, k, span64(drawn, k, depth, False))]
+    columns = [np.broadcast_arrays(*part) for part in parts]
+    return [np.concatenate(each)[:, None] for each in zip(*columns, strict=True)]
+
+
+def fit_rule64(nodes, depth):
+    """Return nodes, weights and error of a generalised Gauss rule on [0, 1] for the family of `samples64`.
+
+    Integrands of the family are sums of a few dozen functions, the first right singular vectors of the matrix of their
+    values. A Gauss rule integrates twice as many of them as it has nodes. Damped Gauss-Newton steps find it.
+    """
+    half, k, span = samples64(depth)
+    u, w = reference.gauss_legendre(64)
+    edges = np.concatenate([[0], np.geomspace(1e-3, 1, 9)])
+    fine = np.concatenate([a + (b - a) * (u + 1) / 2 for a, b in itertools.pairwise(edges)])
+    fine_weights = np.concatenate([(b - a) * w / 2 for a, b in itertools.pairwise(edges)])
+
+    def integrand(v, span):
+        return 2 * span * np.exp(-2 * k * np.sin(span * v) * np.sin(2 * half + span * v))
+
+    longer = np.where(span < 0, span, span64(half, k, 2 * depth, True))
+    exact = integrand(fine, longer) @ fine_weights[:, None]
+    family = integrand(fine, span) / exact
+    left, size, _ = np.linalg.svd(family * np.sqrt(fine_weights), full_matrices=False)
+    to_functions = (left[:, : 2 * nodes] / np.maximum(size[: 2 * nodes] / size[0], 1e-12)).T
+
+    def residual(v, w):
+        return to_functions @ ((integrand(v, span) / exact) @ w - 1)
+
+    u, w = reference.gauss_legendre(nodes)
+    u, w, shape = (u + 1) / 2, w / 2, np.polynomial.Polynomial(RULE64_SHAPE)
+    v, w = u * shape(u), w * (shape(u) + u * shape.deriv()(u))
+    now, damping = residual(v, w), 1e-3
+    for _ in range(240):
+        terms = integrand(v, span) / exact
+        jacobian = to_functions @ np.hstack([terms * w * (-2 * k * np.sin(2 * (half + span * v)) * span), terms])
+        scale = np.linalg.norm(jacobian, axis=0)
+        while damping < 1e3:
+            rows = np.vstack([jacobian / scale, damping * np.eye(2 * nodes)])
+            step = np.linalg.lstsq(rows, np.concatenate([-now, np.zeros(2 * nodes)]), rcond=None)[0] / scale
+            next_v, next_w = v + step[:nodes], w + step[nodes:]
+            inside = next_v.min() > 0 and next_v.max() < 1
+            if inside and np.linalg.norm(following := residual(next_v, next_w)) < np.linalg.norm(now):
+                v, w, now, damping = next_v, next_w, following, damping / 10
+                break
+            damping = max(10 * damping, 1e-16)
+        else:
+            break
+    return v, w, np.abs((integrand(v, span) / exact) @ w - 1).max()
+
+
+def chebyshev_fit(function, radius, degree):
+    """Return the polynomial of `degree` through the values of an mpmath function at Chebyshev points, and its error."""
+    with mp.workdps(40):
+        terms, error = mp.chebyfit(function, [-radius, radius], degree + 1, error=True)
+        least = min(function(radius), function(-radius))
+    return tuple(float(c) for c in reversed(terms)), float(error / least)
+
+
+def wide_fits():
+    """Yield (comment, name, value) for the float64 polynomials."""
+    switch = mp.mpf(8)
+
+    def norm_large(y):
+        k = 1 / max(y + 0.5 / switch, mp.mpf(10) ** -12)
+        return reference.mp_norm(k) * mp.sqrt(k)
+
+    def difference(y):
+        k = y + switch / 2
+        return mp.exp(-k / 2) * (mp.besseli(0, k) - mp.besseli(1, k))
+
+    def complement_large(y):
+        k = 1 / max(y + 0.5 / switch, mp.mpf(10) ** -12)
+        return k * (1 - reference.mp_ratio(k))
+
+    for text, name, function, radius, degree in (
+        ("2 pi sqrt(k) e^-k I0(k) in 1 / k - 1/16, k >= 8", "NORM_LARGE64", norm_large, 0.5 / switch, 20),
+        ("e^(-k/2) (I0(k) - I1(k)) in k - 4, k < 8", "I_DIFFERENCE64", difference, switch / 2, 24),
+        ("k (1 - A(k)) in 1 / k - 1/16, k >= 8", "COMPLEMENT_LARGE64", complement_large, 0.5 / switch, 24),
+        ("2^f, f in [-1/2, 1/2]", "EXP2_64", lambda f: mp.mpf(2) ** f, mp.mpf("0.5"), 11),
+    ):
+        value, error = chebyshev_fit(function, radius, degree)
+        yield f"{text}: relative error {error:.0e}.", name, value
+
+
 # ---------------------------------------------------------------------------------- the complete file
 
 
@@ -317,15 +440,21 @@ def fitted():
     yield "The exponent at which the float32 rule cuts the tail integral.", "RULE_DEPTH", RULE_DEPTH
     yield f"Nodes and weights on [0, 1] of the float32 rule: relative error {error:.1e}.", "RULE_NODES", rounded(v, 10)
     yield None, "RULE_WEIGHTS", rounded(w / w.sum(), 10)  # the sum is 1 up to the error of the rule
+    v, w, error = fit_rule64(15, RULE64_DEPTH)
+    yield "The exponent at which the float64 rule cuts the tail integral.", "RULE64_DEPTH", RULE64_DEPTH
+    yield (
+        f"Nodes and weights on [0, 1] of the float64 rule: relative error {error:.0e}.",
+        "RULE64_NODES",
+        rounded(v, 17),
+    )
+    yield None, "RULE64_WEIGHTS", rounded(w, 17)
     v, w = reference.gauss_legendre(32)
     u, w = (v + 1) / 2, w / 2
-    for text, name, depth, bend in (
-        ("The float64 rule: 32 Gauss-Legendre nodes u, moved to 0.35 u + 0.65 u^2.", "RULE64", 40.0, 0.65),
-        ("The rule for moments in both precisions: 32 such nodes u, moved to 0.7 u + 0.3 u^2.", "MOMENT", 42.0, 0.3),
-    ):
-        yield text, f"{name}_DEPTH", depth
-        yield None, f"{name}_NODES", rounded((1 - bend) * u + bend * u * u, 17)
-        yield None, f"{name}_WEIGHTS", rounded(w * ((1 - bend) + 2 * bend * u), 17)
+    text = "The rule for moments in both precisions: 32 Gauss-Legendre nodes u, moved to 0.7 u + 0.3 u^2."
+    yield text, "MOMENT_DEPTH", 42.0
+    yield None, "MOMENT_NODES", rounded(0.7 * u + 0.3 * u * u, 17)
+    yield None, "MOMENT_WEIGHTS", rounded(w * (0.7 + 0.6 * u), 17)
+    yield from wide_fits()
     for suffix, switch, tail, low, high in (
         ("", 17.0, 2.0**-33, (6, 3), (5, 2)),
         ("64", 32.0, 2.0**-65, (8, 4), (6, 3)),

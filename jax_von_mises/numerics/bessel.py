@@ -16,15 +16,18 @@ from jax.scipy import special
 from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import coefficients
-from jax_von_mises.numerics.elementary import polynomial, with_slopes
+from jax_von_mises.numerics.elementary import LOG2_E, exp2, polynomial, with_slopes
 
 # The fits of N, A and C use kappa (or kappa^2 / 4) below this concentration, and 1 / kappa above it.
 SWITCH = 5.0
 # log I0 and A are 0 at kappa = 0. Below these concentrations, float64 uses expressions that keep relative accuracy.
-LOG_SWITCH64 = 8.0
+SWITCH64 = 8.0
 RATIO_SWITCH64 = 1.0
-# Power series of (I0 - 1) / z in z = kappa^2 / 4, with a truncation error below 1e-33 up to `LOG_SWITCH64`.
+# Power series of (I0 - 1) / z in z = kappa^2 / 4, with a truncation error below 1e-33 up to `SWITCH64`.
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
+# I0 in z up to `SWITCH64`, and 2 I1 / kappa in z up to `RATIO_SWITCH64`, both exact to rounding.
+I0_64 = (1.0, *I0_SERIES64[:21])
+I1_64 = tuple(float((1 if j == 0 else I0_SERIES64[j - 1]) / (j + 1)) for j in range(10))
 # Above this concentration, C is 1 / (2 kappa) to rounding.
 LARGEST_KAPPA = 1e30
 
@@ -35,7 +38,10 @@ def norm(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array]:
     The relative error is 2e-7 (float32) or 1e-15 (float64). Callers merge e^-s into another exponential.
     """
     if kappa.dtype == jnp.float64:
-        return 2 * np.pi * special.i0e(kappa), jnp.zeros_like(kappa)
+        small, k, r = wide_variables(kappa, inverse)
+        near = 2 * np.pi * polynomial(I0_64, k * k / 4)
+        far = polynomial(coefficients.NORM_LARGE64, r - 0.5 / SWITCH64) * lax.sqrt(r)
+        return jnp.where(small, near, far), jnp.where(small, kappa, 0)
     small, z, r = fit_variables(kappa, inverse)
     n = jnp.where(
         small, 2 * np.pi * polynomial(coefficients.I0_SMALL, z), polynomial(coefficients.NORM_LARGE, r) * lax.sqrt(r)
@@ -49,13 +55,21 @@ def fit_variables(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.
     return kappa < SWITCH, k * k / 4, jnp.minimum(inverse, 1 / SWITCH)
 
 
+def wide_variables(kappa: jax.Array, inverse: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return whether `kappa` is below `SWITCH64`, then kappa and 1 / kappa clipped to the float64 fits."""
+    return kappa < SWITCH64, jnp.minimum(kappa, SWITCH64), jnp.minimum(inverse, 1 / SWITCH64)
+
+
 def ratio_complement(kappa: jax.Array, inverse: ArrayLike) -> jax.Array:
     """Return C(kappa) = 1 - I1(kappa) / I0(kappa); `inverse` is 1 / kappa.
 
     The relative error is 3e-7 (float32) or 2e-15 (float64).
     """
     if kappa.dtype == jnp.float64:
-        return rise_moments(kappa)[0]
+        small, k, r = wide_variables(kappa, inverse)
+        difference = polynomial(coefficients.I_DIFFERENCE64, k - SWITCH64 / 2) * exp2((0.5 * LOG2_E) * k)
+        far = r * polynomial(coefficients.COMPLEMENT_LARGE64, r - 0.5 / SWITCH64)
+        return jnp.where(small, difference / polynomial(I0_64, k * k / 4), far)
     small, z, r = fit_variables(kappa, inverse)
     difference = polynomial(coefficients.I_DIFFERENCE, jnp.minimum(kappa, SWITCH) - SWITCH / 2)
     near = difference * (1 / polynomial(coefficients.I0_SMALL, z))
@@ -107,7 +121,8 @@ def ratio(kappa: jax.Array) -> jax.Array:
     """
     if kappa.dtype == jnp.float64:
         k = jnp.minimum(kappa, RATIO_SWITCH64)
-        return jnp.where(kappa < RATIO_SWITCH64, special.i1e(k) / special.i0e(k), 1 - rise_moments(kappa)[0])
+        near = 0.5 * k * polynomial(I1_64, k * k / 4) / polynomial(I0_64, k * k / 4)
+        return jnp.where(kappa < RATIO_SWITCH64, near, 1 - one_minus_ratio(kappa))
     small, z, _ = fit_variables(kappa, 0)
     near = (
         (0.5 * jnp.minimum(kappa, SWITCH))
@@ -121,11 +136,11 @@ def ratio(kappa: jax.Array) -> jax.Array:
 def log_i0(kappa: jax.Array) -> jax.Array:
     """Return log I0(kappa) for kappa in [0, inf], with a relative error of 4e-7 (float32) or 2e-15 (float64)."""
     if kappa.dtype == jnp.float64:
-        k = jnp.minimum(kappa, LOG_SWITCH64)
+        k = jnp.minimum(kappa, SWITCH64)
         z = k * k / 4
         near = jnp.log1p(z * polynomial(I0_SERIES64, z))
-        far = jnp.maximum(kappa, LOG_SWITCH64)
-        return jnp.where(kappa < LOG_SWITCH64, near, far + jnp.log(special.i0e(jnp.minimum(far, LARGEST_KAPPA**8))))
+        far = jnp.maximum(kappa, SWITCH64)
+        return jnp.where(kappa < SWITCH64, near, far + jnp.log(special.i0e(jnp.minimum(far, LARGEST_KAPPA**8))))
     small, z, r = fit_variables(kappa, 1 / jnp.maximum(kappa, SWITCH))
     near = jnp.log1p(z * polynomial(coefficients.I0_SMALL[1:], z))
     root = 0.5 * jnp.log(jnp.maximum(kappa, SWITCH))

@@ -13,7 +13,6 @@ from typing import NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import special
 from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
@@ -174,7 +173,8 @@ def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_norm(kappa: jax.Array) -> jax.Array:
     """Return log N(kappa) = -log p(0), where N = 2 pi e^-kappa I0(kappa); -inf at infinity."""
     if kappa.dtype == jnp.float64:
-        return jnp.log(2 * np.pi * special.i0e(kappa))
+        n, shift = bessel.norm(kappa, 1 / kappa)
+        return jnp.log(n) - shift
     exact, rest = log_norm_parts(kappa)
     return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
 

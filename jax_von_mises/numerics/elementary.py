@@ -1,8 +1,7 @@
 """Compute elementary functions in forms that XLA compiles to one vector loop.
 
 XLA's ``exp2``, ``log2``, ``sin`` and ``cos`` are accurate for all arguments. The functions here cover only the ranges
-that the quantile needs, cost half as much on a CPU, and never split a fusion. In float64, `exp2` and `log2` call XLA's
-functions.
+that the quantile needs, cost half as much on a CPU, and never split a fusion. In float64, `log2` calls XLA's function.
 """
 
 import functools
@@ -28,10 +27,14 @@ COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in 
 
 MANTISSA_BITS = 23
 WHOLE_SHIFT = 1.5 * 2**MANTISSA_BITS
+MANTISSA_BITS_64 = 52
+WHOLE_SHIFT_64 = 1.5 * 2.0**MANTISSA_BITS_64
 HEAD_MASK = np.uint32(0xFFFFF000)
 # ln 2 as a sum of two numbers. The product of the first one and any exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
+LN2_HEAD_64 = 0.6931471803691238
+LN2_TAIL_64 = 1.9082149292705877e-10
 # Newton's method for 1 / x starts from the first constant minus the bits of x. That for 1 / sqrt(x) starts from the
 # second constant minus these bits shifted right by one.
 RECIPROCAL_BITS = np.int32(0x7EF311C7)
@@ -83,7 +86,7 @@ def polynomial(terms: Sequence[float | jax.Array], x: jax.Array) -> jax.Array:
     # `lax` operations take half as long to trace as those of `jnp`, and programs contain hundreds of these.
     sums: list[Any] = [x.dtype.type(c) if isinstance(c, float) else c for c in terms]
     while len(sums) > 1:
-        pairs = [lax.add(a, xla.round_product(lax.mul(x, b))) for a, b in zip(sums[::2], sums[1::2], strict=False)]
+        pairs = [lax.add(a, lax.mul(x, b)) for a, b in zip(sums[::2], sums[1::2], strict=False)]
         sums = pairs + sums[len(sums) - len(sums) % 2 :]
         x = lax.mul(x, x)
     result: jax.Array = sums[0]
@@ -119,8 +122,9 @@ def cosine(square: jax.Array) -> jax.Array:
 
 
 def nearest_whole(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the integer nearest to float32 `x`, |x| < 2^22, as a float and as the lower bits of an int32."""
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), whole_bits(x)
+    """Return the integer nearest to `x`, |x| < 2^22, as a float and as the lower bits of an integer of that size."""
+    bits = lax.bitcast_convert_type(x + WHOLE_SHIFT_64, jnp.int64) if x.dtype == jnp.float64 else whole_bits(x)
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), bits
 
 
 def whole_bits(x: jax.Array) -> jax.Array:
@@ -133,21 +137,24 @@ def whole_bits(x: jax.Array) -> jax.Array:
 
 
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """Return `x` times 2 to the power in the lower 9 bits of `exponent`, if the result is a normal number.
+    """Return `x` times 2 to the power in the lower bits of `exponent`, if the result is a normal number.
 
     NaN stays NaN if `exponent` is its `nearest_whole`.
     """
+    if x.dtype == jnp.float64:
+        return lax.bitcast_convert_type(
+            lax.bitcast_convert_type(x, jnp.int64) + (exponent << MANTISSA_BITS_64), jnp.float64
+        )
     bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
 @with_slopes(lambda y, x: LN_2 * y)
 def exp2(x: jax.Array) -> jax.Array:
-    """Return 2^x for |x| < 126."""
-    if x.dtype == jnp.float64:
-        return jnp.exp2(x)
+    """Return 2^x for |x| < 126 (float32) or 1022 (float64)."""
     whole, exponent = nearest_whole(x)
-    return scale_by(polynomial(coefficients.EXP2, x - whole), exponent)
+    terms = coefficients.EXP2_64 if x.dtype == jnp.float64 else coefficients.EXP2
+    return scale_by(polynomial(terms, x - whole), exponent)
 
 
 @with_slopes(lambda y, x: LOG2_E / x)
@@ -180,7 +187,7 @@ def reciprocal(x: jax.Array) -> jax.Array:
 def inverse_root(x: jax.Array) -> jax.Array:
     """Return 1 / sqrt(x) to 2 ulp for a normal positive number, without division, like `reciprocal`."""
     if x.dtype == jnp.float64:
-        return lax.rsqrt(x)
+        return lax.sqrt(1 / x)  # XLA:CPU does not vectorise a float64 `rsqrt`
     y = lax.bitcast_convert_type(ROOT_BITS - (lax.bitcast_convert_type(x, jnp.int32) >> 1), jnp.float32)
     for _ in range(3):
         y = y + y * (0.5 - (0.5 * x * y) * y)
@@ -210,7 +217,7 @@ def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]
     square = x * x
     if x.dtype == jnp.float64:
         sine = x * sine_over(square)
-        return xla.round_product(sine * sine), jnp.zeros_like(x)
+        return sine * sine, jnp.zeros_like(x)
     x_head = head(x)
     first, low = x_head * x_head, (x + x_head) * (x - x_head)
     # Compute the fourth power from both parts, since the rounded square would triple its error.
@@ -263,7 +270,11 @@ def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.
     would be the largest error in the quantile.
     """
     if a.dtype == jnp.float64:
-        return jnp.exp(2 * a * (b[0] + b[1] + b[2]) - c)
+        y = 2 * a * (b[0] + b[1] + b[2]) - c
+        whole, exponent = nearest_whole(LOG2_E * y)
+        # The first difference is exact.
+        rest = (y - whole * LN2_HEAD_64) - whole * LN2_TAIL_64
+        return scale_by(polynomial(coefficients.EXP2_64, LOG2_E * rest), exponent)
     large, small = product_parts(a, b)
     whole, exponent = nearest_whole(LOG2_E * (large - c))
     # All differences except the last one are exact, since they are multiples of a power of two with few enough digits.

@@ -27,7 +27,15 @@ from jax_von_mises.numerics.elementary import (
     with_slopes,
 )
 from jax_von_mises.numerics.table import QuantileTable, tails
-from jax_von_mises.numerics.tail_integral import KAPPA_MAX, RULES, Rule, derivative, integrals
+from jax_von_mises.numerics.tail_integral import (
+    ARCSINE,
+    KAPPA_MAX,
+    RULES,
+    Rule,
+    at_any_concentration,
+    derivative,
+    integrals,
+)
 
 # Smallest tail probability of a sample. `guess` covers larger ones, and `deep_guess` smaller ones.
 SMALLEST_TAIL = {"float32": 2.0**-33, "float64": 2.0**-65}
@@ -35,8 +43,6 @@ LOG_2_ROOT_PI = float(np.log(2 * np.sqrt(np.pi)))
 # The Z^2 below which `deep_guess` uses its formula for angles near pi. With 4 or 6, its largest error of 0.038 would be
 # 0.058 or 0.046.
 NEAR_PI = 5
-# Coefficients of 2 arcsin(sqrt(s)) / sqrt(s) in powers of s for s in [0, 1/2], with an error of 2e-6.
-ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 
 
 def guess(t: jax.Array, kappa: jax.Array, inverse: jax.Array, root: jax.Array, wide: bool = False) -> jax.Array:
@@ -99,13 +105,19 @@ def deep_guess(t: jax.Array, kappa: jax.Array) -> jax.Array:
     return jnp.where(q < z2, x, np.pi - x)
 
 
-def with_deep_guesses(x: jax.Array, t: jax.Array, deep: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Replace `x` by `deep_guess` where `deep` is true."""
+def with_deep_guesses(
+    x: jax.Array, t: jax.Array, c: jax.Array, deep: jax.Array, kappa: jax.Array, inverse: jax.Array
+) -> jax.Array:
+    """Replace `x` where `deep` is true by `deep_guess`, which takes one step in float64."""
 
-    def replace(x: jax.Array, t: jax.Array, kappa: jax.Array) -> jax.Array:
-        return jnp.where(t < SMALLEST_TAIL[t.dtype.name], deep_guess(t, kappa), x)
+    def replace(x: jax.Array, t: jax.Array, c: jax.Array, kappa: jax.Array, inverse: jax.Array) -> jax.Array:
+        below, start = t < SMALLEST_TAIL[t.dtype.name], deep_guess(t, kappa).astype(t.dtype)
+        if t.dtype == jnp.float64:
+            # The nodes of float32 are enough, since a second step removes their error.
+            start = refine(start, t, c, kappa, inverse, rule=RULES["float32"], deep=below)
+        return jnp.where(below, start, x)
 
-    return xla.replace_where_any(deep, replace, x, t, kappa)
+    return xla.replace_where_any(deep, replace, x, t, c, kappa, inverse)
 
 
 def refine(
@@ -122,16 +134,51 @@ def refine(
     The error of the result is about the sixth power of that of `x`. `deep` is true for elements with a `t` below
     `SMALLEST_TAIL`; the results of other elements do not depend on it.
     """
+    x, step, *_ = step_to_quantile(x, t, c, kappa, inverse, rule, deep)
+    return clip(x + step, 0, largest_angle(x.dtype))
+
+
+def refine_with_slope(
+    x: jax.Array, t: jax.Array, c: jax.Array, kappa: jax.Array, inverse: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return `refine` and its derivative with respect to `kappa` at a fixed `t`, the J1 of `tail_integral`.
+
+    J1 is computed at `x`, by the same exponentials as J, and its Taylor series gives it at the result. The series
+    follows from its derivative, q' J1 - (cos x - A).
+    """
+    x, step, half, j1 = step_to_quantile(x, t, c, kappa, inverse, order=1)
+    slope, curvature = kappa * half.sin, kappa * half.cos
+    first = slope * j1 - (bessel.ratio_complement(kappa, inverse) - 2 * half.square)
+    second = slope * first + curvature * j1 + half.sin
+    series = [first, second / 2]
+    if x.dtype == jnp.float32:  # a step in float64 is below 1e-5
+        third = slope * (second - j1) + 2 * curvature * first + half.cos
+        fourth = slope * (third - 3 * first) + curvature * (3 * second - j1) - half.sin
+        series += [third / 6, fourth / 24]
+    return clip(x + step, 0, largest_angle(x.dtype)), j1 + step * polynomial(series, step)
+
+
+def step_to_quantile(
+    x: jax.Array,
+    t: jax.Array,
+    c: jax.Array,
+    kappa: jax.Array,
+    inverse: jax.Array,
+    rule: Rule | None = None,
+    deep: jax.Array | None = None,
+    order: int = 0,
+) -> tuple[jax.Array, jax.Array, HalfAngle, jax.Array]:
+    """Return `x`, the step of `refine`, and at `x` the `HalfAngle` and the integral of `order` 0 or 1."""
     # In float32, even the deepest tail has an interval long enough to be computed as a difference.
     short = False if deep is None or x.dtype != jnp.float64 else deep
-    (j,), centre, half = integrals(x, kappa, inverse, rule=rule, deep=short)
+    found, centre, half = integrals(x, kappa, inverse, order=order, rule=rule, deep=short)
     # J is negative only for the centre.
-    (x, j), (centre, half) = xla.recompute_on_cuda(
-        lambda x, j: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, j), (centre, half)
+    stored, (centre, half) = xla.recompute_on_cuda(
+        lambda x, j, *_: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, *found), (centre, half)
     )
-    u = j - wanted_integral(t, c, kappa, inverse, centre, half, deep)
-    moved = x + inverse_series(u, kappa * half.sin, kappa * half.cos)
-    return clip(moved, 0, largest_angle(x.dtype))
+    x, *found = stored
+    u = found[0] - wanted_integral(t, c, kappa, inverse, centre, half, deep)
+    return x, inverse_series(u, kappa * half.sin, kappa * half.cos), half, found[-1]
 
 
 def wanted_integral(
@@ -188,24 +235,40 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
         True where `t` is smaller than that, down to the smallest normal float. The results of other elements do not
         depend on it.
     """
+    x, k, inverse, scale = start(t, c, kappa, deep)
+    return refine(x, t, c, k, inverse, deep=deep) * scale
+
+
+@xla.traced_once()
+def half_quantile_and_slope(t: jax.Array, c: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return `half_quantile` without deep elements, and its `tail_integral.derivative` with respect to `kappa`."""
+    x, k, inverse, scale = start(t, c, kappa, None)
+    x, slope = refine_with_slope(x, t, c, k, inverse)
+    x = x * scale
+    return x, at_any_concentration(slope, x, kappa)
+
+
+def start(
+    t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return the angle from which one step leads to `half_quantile`, kappa in range, 1 / kappa, and a last factor."""
     name = np.dtype(t.dtype).name
-    root_full = lax.rsqrt(jnp.maximum(kappa, KAPPA_MIN))
+    # XLA:CPU does not vectorise loops with a float64 `rsqrt`.
+    bounded = jnp.maximum(kappa, KAPPA_MIN)
+    root_full = lax.sqrt(1 / bounded) if name == "float64" else lax.rsqrt(bounded)
     root = jnp.maximum(root_full, KAPPA_MAX**-0.5)
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     inverse = root * root
     covered = t if deep is None else jnp.maximum(t, SMALLEST_TAIL[name])
-    # float32 is accurate enough here. It also gives the same digits for a scalar concentration and for an array of it,
-    # unlike XLA's float64 exponential.
-    t32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, k, inverse, root))
+    # float32 is accurate enough here.
+    t32, c32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, c, k, inverse, root))
     x = guess(t32, k32, inverse32, root32, wide=name == "float64")
-    if deep is not None:
-        x = with_deep_guesses(x, t, deep, kappa)
     if name == "float64":
-        # The nodes of float32 are enough for the first step, since the second one removes their error.
-        x = refine(x.astype(jnp.float64), t, c, k, inverse, rule=RULES["float32"], deep=deep)
-    x = refine(x, t, c, k, inverse, deep=deep)
+        x = refine(x, t32, c32, k32, inverse32).astype(jnp.float64)
+    if deep is not None:
+        x = with_deep_guesses(x, t, c, deep, k, inverse)
     # The factor is 1 up to KAPPA_MAX. Above it, angles scale as in the normal distribution, down to 0 at infinity.
-    return x * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
+    return x, k, inverse, jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
 
 
 @jax.custom_jvp

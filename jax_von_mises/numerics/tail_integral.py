@@ -20,7 +20,7 @@ for the tail and for the centre.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,17 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import bessel, coefficients, xla
-from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
-from jax_von_mises.numerics.elementary import LOG2_E, cosine, exp2, polynomial, sine_over, with_slopes
+from jax_von_mises.numerics.density import HALF_PI, KAPPA_MIN, HalfAngle, score
+from jax_von_mises.numerics.elementary import (
+    COSINE64,
+    LOG2_E,
+    SINE64,
+    cosine,
+    exp2,
+    polynomial,
+    sine_over,
+    with_slopes,
+)
 
 # Above this concentration, the distribution is normal to rounding, and angles scale with kappa^-1/2.
 KAPPA_MAX = 1e18
@@ -39,6 +48,10 @@ SHORT = 0.1
 # nodes would not reach float32 accuracy in the tail. With a larger one, the centre would hold so much mass that its
 # rounding error would be noticeable in the tail.
 CENTRE = 0.5
+# Coefficients of 2 arcsin(sqrt(s)) / sqrt(s) in powers of s for s in [0, 1/2], with an error of 2e-6.
+ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
+# Terms of sines and cosines below this bound are left out.
+NEGLIGIBLE = 1e-14
 
 
 def gauss_legendre(count: int) -> tuple[list[float], list[float]]:
@@ -93,12 +106,15 @@ def integrals(
 
     def term(node: float | jax.Array, weight: float | jax.Array) -> tuple[jax.Array, ...]:
         exponent = exponent_at(node)
-        value = (2 * weight) * exp2(exponent)
+        growth = exp2(exponent)
+        value = (2 * weight) * growth
         if order == 0:
             return (value,)
         rise = exponent * ((-0.5 / LOG2_E) * inverse)
         factor = complement - 2 * (half.square + rise)
-        first = value, value * factor
+        # Only one sum may read `value`; otherwise XLA would not contract it into the sum, and J would be rounded
+        # differently from that of order 0.
+        first = value, ((2 * weight) * factor) * growth
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
     return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x, at_once)], centre, half
@@ -108,7 +124,14 @@ def tail_span(half: HalfAngle, inverse: jax.Array, depth: float, deep: bool | ja
     """Return the length of a tail's interval of half angles (see `integrals`)."""
     growth = (0.5 * depth) * inverse
     square_at_end = jnp.minimum(half.square + xla.round_here(growth, 2), 1)
-    end = lax.sqrt(square_at_end) * polynomial(coefficients.CUT, 1 - square_at_end)
+    rest_at_end = 1 - square_at_end
+    if inverse.dtype == jnp.float64:
+        # This rule needs an exact cut to have few nodes.
+        smaller = jnp.minimum(square_at_end, rest_at_end)
+        angle = lax.sqrt(smaller) * (0.5 * polynomial(ARCSINE, smaller))
+        end = jnp.where(square_at_end < 0.5, angle, HALF_PI - angle)
+    else:
+        end = lax.sqrt(square_at_end) * polynomial(coefficients.CUT, rest_at_end)
     tail, cut = end - half.angle, square_at_end < 1
     if deep is not False:
         # Far in the tail at large concentrations, the difference above cancels, and the interval comes from
@@ -129,24 +152,30 @@ def exponents(
     """Return a function that maps a node to the binary exponent -2 log2(e) kappa sin(d) sin(x + d), d = node * span."""
     square = span * span
     along, across = (kappa * sin_x) * span, (kappa * cos_x) * square
-    return lambda node: along * rise_along(node, square) + across * rise_across(node, square)
+
+    def by_sines(node: Any) -> jax.Array:
+        if isinstance(node, float):
+            sine, cos = (
+                polynomial(scaled(terms, node, power), square) for terms, power in ((SINE64, 1), (COSINE64, 0))
+            )
+        else:
+            sine, cos = node * sine_over((node * node) * square), cosine((node * node) * square)
+        return ((-2 * LOG2_E) * sine) * (along * cos + across * sine)
+
+    def by_products(node: float) -> jax.Array:
+        # All nodes share the powers of the span.
+        first = polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(coefficients.SIN_COS)], square)
+        second = polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(coefficients.SIN_SIN)], square)
+        return along * first + across * second
+
+    known = square.dtype == jnp.float32
+    return lambda node: by_products(node) if known and isinstance(node, float) else by_sines(node)
 
 
-def rise_along(node: float | jax.Array, square: jax.Array) -> jax.Array:
-    """Return -2 log2(e) sin(d) cos(d) / span for d = `node` * span, with `square` = span^2."""
-    if square.dtype == jnp.float64 or np.ndim(node):
-        d2 = (node * node) * square
-        return (-2 * LOG2_E * node) * sine_over(d2) * cosine(d2)
-    # All nodes share the powers of the span.
-    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(coefficients.SIN_COS)], square)
-
-
-def rise_across(node: float | jax.Array, square: jax.Array) -> jax.Array:
-    """Return -2 log2(e) sin(d)^2 / span^2 for d = `node` * span, with `square` = span^2."""
-    if square.dtype == jnp.float64 or np.ndim(node):
-        sine = node * sine_over((node * node) * square)
-        return (-2 * LOG2_E) * sine * sine
-    return polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(coefficients.SIN_SIN)], square)
+def scaled(terms: Sequence[float], node: float, power: int) -> list[float]:
+    """Return the coefficients in span^2 of node^power times a polynomial in (node span)^2, without negligible ones."""
+    each = [c * node ** (2 * j) for j, c in enumerate(terms)]
+    return [c * node**power for j, c in enumerate(each) if abs(c) * (np.pi / 2) ** (2 * j) > NEGLIGIBLE]
 
 
 def derivative_slopes(d: jax.Array, x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -161,7 +190,11 @@ def derivative(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return D = d|x| / d kappa = J1, at a fixed tail probability; 0 at infinity, and NaN for NaN."""
     k = jnp.clip(kappa, KAPPA_MIN, KAPPA_MAX)
     (_, j1), *_ = integrals(x, k, 1 / k, order=1)
-    # Above `KAPPA_MAX`, 2 kappa sin^2(x/2) stays constant.
+    return at_any_concentration(j1, x, kappa)
+
+
+def at_any_concentration(j1: jax.Array, x: jax.Array, kappa: jax.Array) -> jax.Array:
+    """Return J1 at `x`, or its limit above `KAPPA_MAX`, where 2 kappa sin^2(x/2) stays constant."""
     return jnp.where(kappa > KAPPA_MAX, -tangent(HalfAngle.of(x)) / kappa, j1)
 
 

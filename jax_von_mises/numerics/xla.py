@@ -13,8 +13,9 @@ program is lowered. The only property of the tracing machine that matters is its
 `separate_loop` *          on a CPU, words, look-ups and derivatives are in separate loops
 `finish_words` *           on a CPU, words and quantiles are in separate loops
 `in_one_loop`              a cipher that two arrays need is computed once
+`two_from_one_loop`        an angle and its derivative are computed together
+`stacked_pair`             both components of a vector are computed together
 `round_here` *             a product is rounded before it is added, in every program
-`round_product` *          a float64 product is rounded before it is added
 `traced_once`              a derivative does not trace its function again
 `add_terms` *              sums of long terms compile in seconds
 `sum_last_axis` *          summands are computed by vector instructions
@@ -46,6 +47,8 @@ SMALLEST = 2**14
 LENGTH, SHORTEST = 1024, 64
 # A single long axis whose size is a multiple of this splits evenly between 2, 4, ..., 64 cores.
 EVEN = 64
+# `add_terms` computes longer float64 sums in a loop.
+UNROLLED = 16
 
 Shape = tuple[int, ...]
 T = TypeVar("T")
@@ -284,6 +287,23 @@ def _kept_whole_jvp(compute: Callable[..., T], primals: tuple[Any, ...], tangent
     return results
 
 
+def two_from_one_loop(compute: Callable[..., tuple[jax.Array, jax.Array]], *arrays: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the two float32 arrays ``compute(*arrays)``; a CPU computes both in one loop.
+
+    They leave the loop as halves of a 64-bit number. Otherwise XLA:CPU would compute everything that both need twice.
+    The versions and the report are those of `in_one_loop`.
+    """
+
+    def by_halves(*arrays: Any) -> tuple[jax.Array, jax.Array]:
+        return _in_branch(from_halves, to_halves(*compute(*arrays)))
+
+    if not may_move(*jax.tree.leaves(arrays)):
+        return compute(*arrays)
+    compute = jax.jit(compute)  # traced once for all platforms
+    results: tuple[jax.Array, jax.Array] = lax.platform_dependent(*arrays, cpu=by_halves, default=compute)
+    return results
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
     """Return ``compute(first, second, *arrays)``; a CPU first computes both float32 arrays in one separate loop.
@@ -297,20 +317,59 @@ def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array
         return compute(first, second, *arrays)
 
     def by_halves(first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
-        with jax.enable_x64(True):
-            high, low = (
-                lax.convert_element_type(lax.bitcast_convert_type(x, jnp.uint32), np.uint64) for x in (first, second)
-            )
-            both = (high << np.uint64(32)) | low
-
         def of_halves(both: jax.Array, *arrays: Any) -> Any:
-            with jax.enable_x64(True):
-                halves = [lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both)]
-            return compute(*(lax.bitcast_convert_type(x, jnp.float32) for x in halves), *arrays)
+            return compute(*from_halves(both), *arrays)
 
-        return _in_branch(of_halves, both, *arrays)
+        return _in_branch(of_halves, to_halves(first, second), *arrays)
 
     return lax.platform_dependent(first, second, *arrays, cpu=by_halves, default=compute)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def stacked_pair(compute: Callable[..., tuple[jax.Array, jax.Array]], *arrays: Any) -> jax.Array:
+    """Return the two float32 arrays ``compute(*arrays)``, stacked along a last axis; a CPU computes both in one loop.
+
+    The versions and the report are those of `in_one_loop`.
+    """
+
+    def stacked(*arrays: Any) -> jax.Array:
+        return jnp.stack(compute(*arrays), -1)
+
+    def by_halves(*arrays: Any) -> jax.Array:
+        def apart(both: jax.Array) -> jax.Array:
+            with jax.enable_x64(True):
+                return lax.bitcast_convert_type(both, jnp.float32)  # the lower half first
+
+        first, second = compute(*arrays)
+        return _in_branch(apart, to_halves(second, first))
+
+    if not may_move(*jax.tree.leaves(arrays)):
+        return stacked(*arrays)
+    result: jax.Array = lax.platform_dependent(*arrays, cpu=by_halves, default=stacked)
+    return result
+
+
+@stacked_pair.defjvp
+def _stacked_pair_jvp(
+    compute: Callable[..., tuple[jax.Array, jax.Array]], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
+    results: tuple[jax.Array, jax.Array] = jax.jvp(lambda *x: jnp.stack(compute(*x), -1), primals, tangents)
+    return results
+
+
+def to_halves(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Return the bits of two float32 arrays as the upper and the lower halves of one array."""
+    with jax.enable_x64(True):
+        bits = (lax.bitcast_convert_type(x, jnp.uint32) for x in (first, second))
+        high, low = (lax.convert_element_type(x, np.uint64) for x in bits)
+        return (high << np.uint64(32)) | low
+
+
+def from_halves(both: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the two arrays that `to_halves` joined."""
+    with jax.enable_x64(True):
+        high, low = (lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both))
+    return lax.bitcast_convert_type(high, jnp.float32), lax.bitcast_convert_type(low, jnp.float32)
 
 
 @in_one_loop.defjvp
@@ -344,15 +403,6 @@ def round_here(x: jax.Array, most: float) -> jax.Array:
     return jnp.where(x > most, most, x)
 
 
-def round_product(x: jax.Array) -> jax.Array:
-    """Return `x`, rounded before it enters a sum if it is a float64 product (see `round_here`).
-
-    XLA:CPU contracts float64 products in loops of some shapes but not of others. Observed with JAX 0.10.2 to 0.12.0.1;
-    the report is that of `round_here`.
-    """
-    return jnp.minimum(x, 1e300) if x.dtype == jnp.float64 else x
-
-
 def add_terms(
     term: Callable[[Any, Any], tuple[jax.Array, ...]],
     nodes: Sequence[float],
@@ -363,9 +413,8 @@ def add_terms(
     """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
     Computed `at_once`, the terms are an array with the nodes along its first axis. This compiles fastest, but needs the
-    memory. Otherwise, float64 uses a loop. Without it, XLA:CPU would need gigabytes of memory to compile the many nodes
-    and long polynomials, and more than half a minute instead of seconds to compile `sample_truncated`. Observed with
-    JAX 0.10.2 to 0.12.0.1. To report to XLA: compilation memory and time grow faster than the program.
+    memory. Otherwise, sums of more than `UNROLLED` float64 terms use a loop. Without it, `sample_truncated` would
+    compile in 11 s instead of 4 (JAX 0.8.0 to 0.12.0.1).
     """
     if at_once:
         columns = (np.reshape(np.asarray(x, like.dtype), (-1, *[1] * like.ndim)) for x in (nodes, weights))
@@ -373,10 +422,10 @@ def add_terms(
         with jax.numpy_rank_promotion("allow"):
             values = term(*columns)
         return tuple(jnp.tensordot(ones, x, 1, precision=lax.Precision.HIGHEST) for x in values)
-    if like.dtype == jnp.float64:
+    if like.dtype == jnp.float64 and len(nodes) > UNROLLED:
 
         def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
-            return tuple(a + round_product(b) for a, b in zip(totals, term(*at), strict=True)), None
+            return tuple(a + b for a, b in zip(totals, term(*at), strict=True)), None
 
         first = term(nodes[0], weights[0])
         rest = jnp.asarray(nodes[1:], like.dtype), jnp.asarray(weights[1:], like.dtype)

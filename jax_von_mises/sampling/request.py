@@ -109,8 +109,7 @@ class Request:
         Method "auto" uses the table for one set of parameters and many draws.
         """
         sharding = arguments.sharding(caller, out_sharding)
-        request = cls.part(family, caller, key, values, shape, dtype, method)
-        return request.routed_by_size(method).sharded(caller, sharding)
+        return cls.part(family, caller, key, values, shape, dtype, method, by_size=True).sharded(caller, sharding)
 
     @classmethod
     def part(
@@ -122,10 +121,11 @@ class Request:
         shape: object,
         dtype: DTypeLike | None,
         method: str,
+        by_size: bool = False,
     ) -> Self:
-        """Return a checked request from position 0, with a route that does not depend on its size.
+        """Return a checked request from position 0.
 
-        For "auto", that is the table for one set of parameters.
+        Method "auto" uses the table for one set of parameters; with `by_size`, only for enough draws.
         """
         checked_key = arguments.one_key(caller, key)
         arrays, of_result = arguments.parameters(caller, dtype, **values)
@@ -133,13 +133,18 @@ class Request:
         for name, rank in family.parameters.items():
             if name == family.vector:
                 arguments.dimension(caller, name, arrays[name])
-            of_array = np.shape(arrays[name])
-            batch[name] = jax.ShapeDtypeStruct(of_array[: len(of_array) - rank], of_result)
+            batch[name] = arrays[name]
+            if rank:
+                of_array = np.shape(arrays[name])
+                batch[name] = jax.ShapeDtypeStruct(of_array[: len(of_array) - rank], of_result)
         sizes = arguments.result_shape(caller, shape, **batch)
-        tabulated = np.broadcast_shapes(*(batch[name].shape for name in family.tabulated))
-        route = arguments.method(caller, method, jax.ShapeDtypeStruct(tabulated, of_result), family.methods)
+        tabulated = [batch[name].shape for name in family.tabulated]
+        of_table = tabulated[0] if len(tabulated) == 1 else np.broadcast_shapes(*tabulated)
+        route = arguments.method(caller, method, of_table, family.methods)
         if route == "auto":
-            route = "table" if math.prod(tabulated) == 1 and "table" in family.methods else "direct"
+            few = by_size and math.prod(sizes) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(of_result).name]
+            table = math.prod(of_table) == 1 and "table" in family.methods
+            route = "table" if table and not (few and "direct" in family.methods) else "direct"
         parameters = tuple(arrays[name] for name in family.parameters)
         return cls(family, checked_key, parameters, None, sizes, of_result, route)
 
@@ -185,12 +190,6 @@ class Request:
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one draw, whose axes follow those of `shape`."""
         return self.family.event_shape(self.parameters)
-
-    def routed_by_size(self, method: str) -> Self:
-        """Return the request, with the direct route if `method` is "auto" and the draws are too few for a table."""
-        few = math.prod(self.shape) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(self.dtype).name]
-        either = method == "auto" and "direct" in self.family.methods
-        return dataclasses.replace(self, route="direct") if few and either else self
 
     def sharded(self, caller: str, out_sharding: NamedSharding | None) -> Self:
         """Return the request with the sharding of its result, or raise ValueError if that is impossible."""

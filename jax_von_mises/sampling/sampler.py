@@ -260,10 +260,10 @@ def sample(
     Method "auto" uses the table for one set of parameters and many draws, or any slice.
     """
     sharding = arguments.sharding(caller, out_sharding)
-    request = Request.part(family, caller, key, values, shape, dtype, method)
+    request = Request.part(family, caller, key, values, shape, dtype, method, by_size=start is None)
     if start is not None:
         return draw(request.block(caller, arguments.position(caller, start)).sharded(caller, sharding))
-    request = request.routed_by_size(method).sharded(caller, sharding)
+    request = request.sharded(caller, sharding)
     return (kernels_for(request) or PROGRAMS).run(request, None)
 
 

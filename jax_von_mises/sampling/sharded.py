@@ -122,7 +122,7 @@ def sample_pmap(
     concentration, concentration_axis = _along_devices(request.parameters[1], sizes)
     if separate:
         part = concentration.shape if concentration_axis is None else concentration.shape[1:]
-        method = arguments.method(caller, method, jax.ShapeDtypeStruct(part, dtype))
+        method = arguments.method(caller, method, part)
         draw = _mapped(_stream, devices, (0, loc_axis, concentration_axis))
         return draw(key, loc, concentration, sizes[1:], dtype, method)
     draw = _mapped(_part, devices, (None, loc_axis, concentration_axis, 0))

@@ -88,11 +88,23 @@ def in_plane(
     sharding: NamedSharding | None,
 ) -> jax.Array:
     """Return directions in two dimensions."""
-    angle = transform.angles_about_zero(words, kappa, route, sharding)[..., None]
-    half = jnp.sin(0.5 * angle)
-    direction = vectors.aligned(direction, angle.ndim)
-    across = jnp.stack([-direction[..., 1], direction[..., 0]], -1)
-    return direction + (across * jnp.sin(angle) - direction * (2 * half * half))
+    direction = vectors.aligned(direction, words[0].ndim + 1)
+    angle_of = functools.partial(transform.angles_about_zero, route=route, out_sharding=sharding)
+
+    def components(angle: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+        half, across = jnp.sin(0.5 * angle), jnp.sin(angle)
+        versine = 2 * half * half
+        first, second = direction[..., 0], direction[..., 1]
+        return first - (second * across + first * versine), second + (first * across - second * versine)
+
+    if len(words) == 2:
+        return jnp.stack(components(xla.separate_loop(angle_of, words, kappa), direction), -1)
+
+    def pair(words: tuple[jax.Array, ...], kappa: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return components(angle_of(words, kappa), direction)
+
+    x: jax.Array = xla.stacked_pair(pair, words, kappa, direction)
+    return x
 
 
 def in_space(
