@@ -317,7 +317,7 @@ def chebyshev_fit(function, radius, degree):
     """Return the polynomial of `degree` through the values of an mpmath function at Chebyshev points, and its error."""
     with mp.workdps(40):
         terms, error = mp.chebyfit(function, [-radius, radius], degree + 1, error=True)
-        least = min(function(radius), function(-radius))
+        least = min(abs(function(radius * j / 8)) for j in range(-8, 9))
     return tuple(float(c) for c in reversed(terms)), float(error / least)
 
 

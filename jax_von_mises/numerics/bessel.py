@@ -4,8 +4,8 @@ At the concentration kappa, ``N(kappa) = 2 pi e^-kappa I0(kappa)`` normalises th
 ``C = 1 - A`` is the mean of 1 - cos x. C is computed directly, since the float32 difference 1 - A has no correct digit
 above kappa = 1e7. The derivatives are ``(log I0)' = A`` and ``A' = 1 - A / kappa - A^2``, the variance of cos x.
 
-In float32, N, A and C come from polynomials fitted by `tools/make_tables.py`. In float64, they come from
-`jax.scipy.special` and a quadrature rule. A' comes from that rule in both precisions.
+N, A and C come from polynomials, most of them fitted by `tools/make_tables.py`. A' comes from a quadrature rule, and
+log I0 at large float64 concentrations from `jax.scipy.special`.
 """
 
 import jax
@@ -27,7 +27,7 @@ RATIO_SWITCH64 = 1.0
 I0_SERIES64 = tuple(1 / float(np.prod(np.arange(1.0, j + 1))) ** 2 for j in range(1, 32))
 # I0 in z up to `SWITCH64`, and 2 I1 / kappa in z up to `RATIO_SWITCH64`, both exact to rounding.
 I0_64 = (1.0, *I0_SERIES64[:21])
-I1_64 = tuple(float((1 if j == 0 else I0_SERIES64[j - 1]) / (j + 1)) for j in range(10))
+I1_64 = tuple(c / (j + 1) for j, c in enumerate(I0_64[:10]))
 # Above this concentration, C is 1 / (2 kappa) to rounding.
 LARGEST_KAPPA = 1e30
 
@@ -76,14 +76,8 @@ def ratio_complement(kappa: jax.Array, inverse: ArrayLike) -> jax.Array:
     return jnp.where(small, near, r * polynomial(coefficients.COMPLEMENT_LARGE, r))
 
 
-def rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the mean and variance of 1 - cos x as sums of positive terms, to a few ulp."""
-    mean, variance, unit = scaled_rise_moments(kappa)
-    return mean * unit, (variance * unit) * unit
-
-
-def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the mean and variance of (1 - cos x) / unit, which do not underflow, and unit = 1 / max(kappa, 1).
+def scaled_rise_variance(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the variance of (1 - cos x) / unit, which does not underflow, to a few ulp, and unit = 1 / max(kappa, 1).
 
     Each element takes 32 exponentials, so the float32 samplers do not use this function.
     """
@@ -105,12 +99,12 @@ def scaled_rise_moments(kappa: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
     # Do not divide by the inverse of the second factor: XLA would turn that into a product with the square of
     # `LARGEST_KAPPA`, which overflows in float32.
     unit = (1 / scale[..., 0]) * (LARGEST_KAPPA / jnp.maximum(kappa, LARGEST_KAPPA))
-    return mean[..., 0], variance[..., 0], unit
+    return variance[..., 0], unit
 
 
 def scaled_slope(kappa: jax.Array) -> jax.Array:
     """Return A'(kappa) max(kappa, 1)^2, which is 1/2 at infinity."""
-    return scaled_rise_moments(kappa)[1]
+    return scaled_rise_variance(kappa)[0]
 
 
 @with_slopes(lambda y, kappa: slope(kappa))
@@ -156,7 +150,8 @@ def one_minus_ratio(kappa: jax.Array) -> jax.Array:
 
 def slope(kappa: jax.Array) -> jax.Array:
     """Return A'(kappa), with a relative error of 4e-7 (float32) or 2e-15 (float64); 1/2 at 0 and 0 at infinity."""
-    return rise_moments(kappa)[1]
+    variance, unit = scaled_rise_variance(kappa)
+    return (variance * unit) * unit
 
 
 def rough_slope(kappa: jax.Array) -> jax.Array:

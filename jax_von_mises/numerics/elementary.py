@@ -26,9 +26,8 @@ SINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 2))) for j in ra
 COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in range(13))
 
 MANTISSA_BITS = 23
-WHOLE_SHIFT = 1.5 * 2**MANTISSA_BITS
-MANTISSA_BITS_64 = 52
-WHOLE_SHIFT_64 = 1.5 * 2.0**MANTISSA_BITS_64
+# The integers of the size of a float, and the bits of its mantissa.
+LAYOUT = {"float32": (jnp.int32, MANTISSA_BITS), "float64": (jnp.int64, 52)}
 HEAD_MASK = np.uint32(0xFFFFF000)
 # ln 2 as a sum of two numbers. The product of the first one and any exponent is exact.
 LN2_HEAD = 0.693359375
@@ -123,17 +122,17 @@ def cosine(square: jax.Array) -> jax.Array:
 
 def nearest_whole(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the integer nearest to `x`, |x| < 2^22, as a float and as the lower bits of an integer of that size."""
-    bits = lax.bitcast_convert_type(x + WHOLE_SHIFT_64, jnp.int64) if x.dtype == jnp.float64 else whole_bits(x)
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), bits
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), whole_bits(x)
 
 
 def whole_bits(x: jax.Array) -> jax.Array:
-    """Return an int32 with the integer nearest to float32 `x` in its lower bits, for |x| < 2^22 (else arbitrary bits).
+    """Return an integer whose lower bits are those of the integer nearest to `x`, for |x| < 2^22 (else arbitrary).
 
-    Adding 1.5 * 2^23 leaves no bits for a fraction, so the lower bits of the mantissa hold the integer. A conversion to
-    an integer takes six instructions on a CPU, because it also saturates and checks for NaN.
+    Adding 1.5 * 2^23 (2^52 in float64) leaves no bits for a fraction, so the lower bits of the mantissa hold the
+    integer. A conversion to an integer takes six instructions on a CPU, because it also saturates and checks for NaN.
     """
-    return lax.bitcast_convert_type(x + WHOLE_SHIFT, jnp.int32)
+    integer, mantissa_bits = LAYOUT[x.dtype.name]
+    return lax.bitcast_convert_type(x + 1.5 * 2.0**mantissa_bits, integer)
 
 
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -141,12 +140,8 @@ def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
 
     NaN stays NaN if `exponent` is its `nearest_whole`.
     """
-    if x.dtype == jnp.float64:
-        return lax.bitcast_convert_type(
-            lax.bitcast_convert_type(x, jnp.int64) + (exponent << MANTISSA_BITS_64), jnp.float64
-        )
-    bits = lax.bitcast_convert_type(x, jnp.int32) + (exponent << MANTISSA_BITS)
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    integer, mantissa_bits = LAYOUT[x.dtype.name]
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, integer) + (exponent << mantissa_bits), x.dtype)
 
 
 @with_slopes(lambda y, x: LN_2 * y)

@@ -6,6 +6,8 @@ inverse function in :math:`d = \kappa \sin(x) u` and :math:`e = \kappa \cos(x) u
 float32, and two are enough for float64. Tails smaller than those of samples start from `deep_guess`.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,13 +113,29 @@ def with_deep_guesses(
     """Replace `x` where `deep` is true by `deep_guess`, which takes one step in float64."""
 
     def replace(x: jax.Array, t: jax.Array, c: jax.Array, kappa: jax.Array, inverse: jax.Array) -> jax.Array:
-        below, start = t < SMALLEST_TAIL[t.dtype.name], deep_guess(t, kappa).astype(t.dtype)
+        below, found = t < SMALLEST_TAIL[t.dtype.name], deep_guess(t, kappa).astype(t.dtype)
         if t.dtype == jnp.float64:
             # The nodes of float32 are enough, since a second step removes their error.
-            start = refine(start, t, c, kappa, inverse, rule=RULES["float32"], deep=below)
-        return jnp.where(below, start, x)
+            found = refine(found, t, c, kappa, inverse, rule=RULES["float32"], deep=below).end
+        return jnp.where(below, found, x)
 
     return xla.replace_where_any(deep, replace, x, t, c, kappa, inverse)
+
+
+class Step(NamedTuple):
+    """A step towards a quantile."""
+
+    start: jax.Array
+    length: jax.Array
+    half: HalfAngle
+    """Functions of `start`."""
+    integral: jax.Array
+    """The integral of the highest order that was asked for, at `start`."""
+
+    @property
+    def end(self) -> jax.Array:
+        """The angle after the step."""
+        return clip(self.start + self.length, 0, largest_angle(self.start.dtype))
 
 
 def refine(
@@ -128,47 +146,13 @@ def refine(
     inverse: jax.Array,
     rule: Rule | None = None,
     deep: jax.Array | None = None,
-) -> jax.Array:
-    """Take one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
+    order: int = 0,
+) -> Step:
+    """Return one step towards the quantile of `t`, from an `x` with a weighted error (see `guess`) below about 0.08.
 
-    The error of the result is about the sixth power of that of `x`. `deep` is true for elements with a `t` below
+    The error of its end is about the sixth power of that of `x`. `deep` is true for elements with a `t` below
     `SMALLEST_TAIL`; the results of other elements do not depend on it.
     """
-    x, step, *_ = step_to_quantile(x, t, c, kappa, inverse, rule, deep)
-    return clip(x + step, 0, largest_angle(x.dtype))
-
-
-def refine_with_slope(
-    x: jax.Array, t: jax.Array, c: jax.Array, kappa: jax.Array, inverse: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return `refine` and its derivative with respect to `kappa` at a fixed `t`, the J1 of `tail_integral`.
-
-    J1 is computed at `x`, by the same exponentials as J, and its Taylor series gives it at the result. The series
-    follows from its derivative, q' J1 - (cos x - A).
-    """
-    x, step, half, j1 = step_to_quantile(x, t, c, kappa, inverse, order=1)
-    slope, curvature = kappa * half.sin, kappa * half.cos
-    first = slope * j1 - (bessel.ratio_complement(kappa, inverse) - 2 * half.square)
-    second = slope * first + curvature * j1 + half.sin
-    series = [first, second / 2]
-    if x.dtype == jnp.float32:  # a step in float64 is below 1e-5
-        third = slope * (second - j1) + 2 * curvature * first + half.cos
-        fourth = slope * (third - 3 * first) + curvature * (3 * second - j1) - half.sin
-        series += [third / 6, fourth / 24]
-    return clip(x + step, 0, largest_angle(x.dtype)), j1 + step * polynomial(series, step)
-
-
-def step_to_quantile(
-    x: jax.Array,
-    t: jax.Array,
-    c: jax.Array,
-    kappa: jax.Array,
-    inverse: jax.Array,
-    rule: Rule | None = None,
-    deep: jax.Array | None = None,
-    order: int = 0,
-) -> tuple[jax.Array, jax.Array, HalfAngle, jax.Array]:
-    """Return `x`, the step of `refine`, and at `x` the `HalfAngle` and the integral of `order` 0 or 1."""
     # In float32, even the deepest tail has an interval long enough to be computed as a difference.
     short = False if deep is None or x.dtype != jnp.float64 else deep
     found, centre, half = integrals(x, kappa, inverse, order=order, rule=rule, deep=short)
@@ -178,7 +162,21 @@ def step_to_quantile(
     )
     x, *found = stored
     u = found[0] - wanted_integral(t, c, kappa, inverse, centre, half, deep)
-    return x, inverse_series(u, kappa * half.sin, kappa * half.cos), half, found[-1]
+    return Step(x, inverse_series(u, kappa * half.sin, kappa * half.cos), half, found[-1])
+
+
+def slope_at_end(step: Step, kappa: jax.Array, inverse: jax.Array) -> jax.Array:
+    """Return J1 of `tail_integral` at the end of a float32 step of order 1, by its Taylor series.
+
+    The series follows from the derivative of J1 with respect to the angle, q' J1 - (cos x - A).
+    """
+    j1, half = step.integral, step.half
+    slope, curvature = kappa * half.sin, kappa * half.cos
+    first = slope * j1 - (bessel.ratio_complement(kappa, inverse) - 2 * half.square)
+    second = slope * first + curvature * j1 + half.sin
+    third = slope * (second - j1) + 2 * curvature * first + half.cos
+    fourth = slope * (third - 3 * first) + curvature * (3 * second - j1) - half.sin
+    return j1 + step.length * polynomial([first, second / 2, third / 6, fourth / 24], step.length)
 
 
 def wanted_integral(
@@ -236,16 +234,16 @@ def half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array, deep: jax.Array 
         depend on it.
     """
     x, k, inverse, scale = start(t, c, kappa, deep)
-    return refine(x, t, c, k, inverse, deep=deep) * scale
+    return refine(x, t, c, k, inverse, deep=deep).end * scale
 
 
 @xla.traced_once()
 def half_quantile_and_slope(t: jax.Array, c: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return `half_quantile` without deep elements, and its `tail_integral.derivative` with respect to `kappa`."""
+    """Return float32 `half_quantile` without deep elements, and its `tail_integral.derivative` in `kappa`."""
     x, k, inverse, scale = start(t, c, kappa, None)
-    x, slope = refine_with_slope(x, t, c, k, inverse)
-    x = x * scale
-    return x, at_any_concentration(slope, x, kappa)
+    step = refine(x, t, c, k, inverse, order=1)
+    x = step.end * scale
+    return x, at_any_concentration(slope_at_end(step, k, inverse), x, kappa)
 
 
 def start(
@@ -264,7 +262,7 @@ def start(
     t32, c32, k32, inverse32, root32 = (a.astype(jnp.float32) for a in (covered, c, k, inverse, root))
     x = guess(t32, k32, inverse32, root32, wide=name == "float64")
     if name == "float64":
-        x = refine(x, t32, c32, k32, inverse32).astype(jnp.float64)
+        x = refine(x, t32, c32, k32, inverse32).end.astype(jnp.float64)
     if deep is not None:
         x = with_deep_guesses(x, t, c, deep, k, inverse)
     # The factor is 1 up to KAPPA_MAX. Above it, angles scale as in the normal distribution, down to 0 at infinity.

@@ -13,8 +13,7 @@ program is lowered. The only property of the tracing machine that matters is its
 `separate_loop` *          on a CPU, words, look-ups and derivatives are in separate loops
 `finish_words` *           on a CPU, words and quantiles are in separate loops
 `in_one_loop`              a cipher that two arrays need is computed once
-`two_from_one_loop`        an angle and its derivative are computed together
-`stacked_pair`             both components of a vector are computed together
+`two_from_one_loop`        two components, or an angle and its derivative, are computed together
 `round_here` *             a product is rounded before it is added, in every program
 `traced_once`              a derivative does not trace its function again
 `add_terms` *              sums of long terms compile in seconds
@@ -287,6 +286,7 @@ def _kept_whole_jvp(compute: Callable[..., T], primals: tuple[Any, ...], tangent
     return results
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def two_from_one_loop(compute: Callable[..., tuple[jax.Array, jax.Array]], *arrays: Any) -> tuple[jax.Array, jax.Array]:
     """Return the two float32 arrays ``compute(*arrays)``; a CPU computes both in one loop.
 
@@ -301,6 +301,14 @@ def two_from_one_loop(compute: Callable[..., tuple[jax.Array, jax.Array]], *arra
         return compute(*arrays)
     compute = jax.jit(compute)  # traced once for all platforms
     results: tuple[jax.Array, jax.Array] = lax.platform_dependent(*arrays, cpu=by_halves, default=compute)
+    return results
+
+
+@two_from_one_loop.defjvp
+def _two_from_one_loop_jvp(
+    compute: Callable[..., tuple[jax.Array, jax.Array]], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    results: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]] = jax.jvp(compute, primals, tangents)
     return results
 
 
@@ -323,38 +331,6 @@ def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array
         return _in_branch(of_halves, to_halves(first, second), *arrays)
 
     return lax.platform_dependent(first, second, *arrays, cpu=by_halves, default=compute)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def stacked_pair(compute: Callable[..., tuple[jax.Array, jax.Array]], *arrays: Any) -> jax.Array:
-    """Return the two float32 arrays ``compute(*arrays)``, stacked along a last axis; a CPU computes both in one loop.
-
-    The versions and the report are those of `in_one_loop`.
-    """
-
-    def stacked(*arrays: Any) -> jax.Array:
-        return jnp.stack(compute(*arrays), -1)
-
-    def by_halves(*arrays: Any) -> jax.Array:
-        def apart(both: jax.Array) -> jax.Array:
-            with jax.enable_x64(True):
-                return lax.bitcast_convert_type(both, jnp.float32)  # the lower half first
-
-        first, second = compute(*arrays)
-        return _in_branch(apart, to_halves(second, first))
-
-    if not may_move(*jax.tree.leaves(arrays)):
-        return stacked(*arrays)
-    result: jax.Array = lax.platform_dependent(*arrays, cpu=by_halves, default=stacked)
-    return result
-
-
-@stacked_pair.defjvp
-def _stacked_pair_jvp(
-    compute: Callable[..., tuple[jax.Array, jax.Array]], primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[jax.Array, jax.Array]:
-    results: tuple[jax.Array, jax.Array] = jax.jvp(lambda *x: jnp.stack(compute(*x), -1), primals, tangents)
-    return results
 
 
 def to_halves(first: jax.Array, second: jax.Array) -> jax.Array:

@@ -103,8 +103,7 @@ def in_plane(
     def pair(words: tuple[jax.Array, ...], kappa: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
         return components(angle_of(words, kappa), direction)
 
-    x: jax.Array = xla.stacked_pair(pair, words, kappa, direction)
-    return x
+    return jnp.stack(xla.two_from_one_loop(pair, words, kappa, direction), -1)
 
 
 def in_space(

@@ -89,7 +89,7 @@ def sample(
     given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
     sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
     # Choose the method for the complete array from sizes and dtypes alone, since parameters may exceed the memory too.
-    route = arguments.method(caller, method, np.shape(given["concentration"]))
+    route = arguments.method(caller, method, given["concentration"].shape)
     if route == "auto" and given["concentration"].size > 1:
         route = "direct"
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
