@@ -51,8 +51,6 @@ SHORT = 0.02
 # wider than the second number, in radians, are exempt, because the other end may be as near.
 SLACK = 32
 WIDE_ARC = 6.0
-# Up to this size, loops over nodes compile faster and run as fast as one long sum.
-FEW = 2**14
 # Limit on the log ratio of densities, so that no derivative overflows; drawn angles stay within `LARGEST_FALL`.
 LARGEST_RISE = 80.0
 
@@ -176,16 +174,14 @@ def mass(
     width: jax.Array,
     kappa: jax.Array,
     rule: dict[str, tuple[float, int]],
-    at_once: bool = False,
+    loop: bool = False,
 ) -> jax.Array:
-    """Return I(a, width), as defined in the module's docstring; see `xla.add_terms` for `at_once`."""
+    """Return I(a, width), as defined in the module's docstring; see `xla.add_terms` for `loop`."""
     depth, count = rule[width.dtype.name]
     span = 0.5 * jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, depth))
     exponent_at = tail_integral.exponents(sin_a, cos_a, span, kappa)
     nodes, weights = tail_integral.gauss_legendre(count)
-    (total,) = xla.add_terms(
-        lambda node, weight: (2 * weight * exp2(exponent_at(node)),), nodes, weights, span, at_once
-    )
+    (total,) = xla.add_terms(lambda node, weight: (2 * weight * exp2(exponent_at(node)),), nodes, weights, span, loop)
     return span * total
 
 
@@ -195,9 +191,8 @@ def parts_of(pieces: Piece, kappa: jax.Array) -> Part:
     kappa = kappa[None]
     exponent = jnp.maximum(rise_between(nearest[None], pieces.near, kappa), 0)
     sin, cos = jnp.sin(pieces.near), jnp.cos(pieces.near)
-    few = max(pieces.near.size, kappa.size) <= FEW
-    own = mass(sin, cos, pieces.length, kappa, RULE, at_once=few)
-    beyond, centre = signed_mass(jnp.stack([pieces.near, pieces.near + pieces.length]), kappa[None], at_once=few)
+    own = mass(sin, cos, pieces.length, kappa, RULE, loop=True)
+    beyond, centre = signed_mass(jnp.stack([pieces.near, pieces.near + pieces.length]), kappa[None], loop=True)
     # One signed number holds both probabilities; separate results would be computed in separate loops.
     both = jnp.where(centre, jnp.minimum(beyond, -float(jnp.finfo(beyond.dtype).tiny)), jnp.maximum(beyond, 0))
     return Part(pieces, sin, cos, own, jnp.exp(-exponent) * own, own * density(pieces.near, kappa), *both)
@@ -307,7 +302,7 @@ def rare_start(equation: Equation) -> jax.Array:
     def narrow(i: jax.Array, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         start, half = bracket[0], 0.5 * bracket[1]
         s = start + half
-        u, *place = distance(equation, s, at_once=s.size <= FEW)
+        u, *place = distance(equation, s, loop=True)
         nearer = jnp.where(u > 0, s, start)
         bisect = i < BISECTIONS
         return jnp.where(bisect, nearer, moved(equation, s, u, *place)), jnp.where(bisect, half, 0)
@@ -338,7 +333,7 @@ def improved(equation: Equation, s: jax.Array) -> jax.Array:
     return moved(equation, s, *distance(equation, s))
 
 
-def distance(equation: Equation, s: jax.Array, at_once: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
+def distance(equation: Equation, s: jax.Array, loop: bool = False) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the distance from `s` to the root, to first order, and the sine and cosine of the angle at `s`."""
     part, inner, target = equation.part, equation.inner, equation.target
     half = 0.5 * s
@@ -347,7 +342,7 @@ def distance(equation: Equation, s: jax.Array, at_once: bool = False) -> tuple[j
     sin_x, cos_x = part.sin * cos_s + part.cos * sin_s, part.cos * cos_s - part.sin * sin_s
     from_sin, from_cos = jnp.where(inner, part.sin, sin_x), jnp.where(inner, part.cos, cos_x)
     width = jnp.where(inner, s, jnp.maximum(part.piece.length - s, 0))
-    found = mass(from_sin, from_cos, width, equation.kappa, PART_RULE, at_once)
+    found = mass(from_sin, from_cos, width, equation.kappa, PART_RULE, loop)
     growth = exp2(LOG2_E * jnp.minimum(rise(s, part.sin, part.cos, equation.kappa), LARGEST_RISE))
     return jnp.where(inner, (target - found) * growth, found - target * growth), sin_x, cos_x
 

@@ -84,7 +84,7 @@ def integrals(
     order: int = 0,
     rule: Rule | None = None,
     deep: bool | jax.Array = True,
-    at_once: bool = False,
+    loop: bool = False,
 ) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
     """Return J, J1 and J2 at `x` up to `order`, whether they are integrals over the centre, and the `HalfAngle`.
 
@@ -93,7 +93,7 @@ def integrals(
     subtracting the two large exponents would leave their rounding errors.
 
     By default, the `rule` is that for samples of the dtype. `deep` tells which elements may be in tails that no sample
-    reaches: all, none, or those of a mask, on which the results of other elements do not depend. `at_once` is that of
+    reaches: all, none, or those of a mask, on which the results of other elements do not depend. `loop` is that of
     `xla.add_terms`.
     """
     rule = rule or RULES[x.dtype.name]
@@ -117,7 +117,7 @@ def integrals(
         first = value, ((2 * weight) * factor) * growth
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
-    return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x, at_once)], centre, half
+    return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x, loop)], centre, half
 
 
 def tail_span(half: HalfAngle, inverse: jax.Array, depth: float, deep: bool | jax.Array) -> jax.Array:

@@ -38,9 +38,9 @@ def tail_beyond(x: jax.Array, kappa: jax.Array) -> jax.Array:
     return jnp.maximum(sides(x, kappa)[0], 0)
 
 
-def far_integral(x: jax.Array, kappa: jax.Array, at_once: bool = False) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
+def far_integral(x: jax.Array, kappa: jax.Array, loop: bool = False) -> tuple[list[jax.Array], jax.Array, HalfAngle]:
     """Return `integrals` for tails of any size."""
-    return integrals(x, kappa, 1 / kappa, rule=FAR_RULE if x.dtype == jnp.float32 else None, at_once=at_once)
+    return integrals(x, kappa, 1 / kappa, rule=FAR_RULE if x.dtype == jnp.float32 else None, loop=loop)
 
 
 def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -52,10 +52,10 @@ def sides(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(centre, 0.5 + mass, mass), jnp.where(centre, -mass, 0.5 - mass)
 
 
-def signed_mass(x: jax.Array, kappa: jax.Array, at_once: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Return P(X > x), or minus P(0 < X < x) where the second result is true; see `xla.add_terms` for `at_once`."""
+def signed_mass(x: jax.Array, kappa: jax.Array, loop: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Return P(X > x), or minus P(0 < X < x) where the second result is true; see `xla.add_terms` for `loop`."""
     moved, k, _ = rescaled(x, kappa)
-    (j,), centre, half = far_integral(moved, k, at_once)
+    (j,), centre, half = far_integral(moved, k, loop)
     root, n = density_root(half, k, 1 / k)
     return ((j / n) * root) * root, centre
 

@@ -11,8 +11,7 @@ which is exact where the density is constant (b = 1) or exponential (b = 0). A f
 parameters.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +26,6 @@ from jax_von_mises.numerics.table import QuantileTable, two_tails
 from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 NODES = {"float32": 20, "float64": 56}
-# Up to this many elements, all nodes are evaluated at once; for more, in a loop with this many nodes per iteration.
-FEW, GROUP = 2**14, 4
 # Fall of E within the integral of a tail.
 DEPTH = {"float32": 17.0, "float64": 38.0}
 STEPS = {"float32": 5, "float64": 6}
@@ -37,21 +34,8 @@ STEPS = {"float32": 5, "float64": 6}
 def add_terms(
     term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], offset: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """Sum the arrays of ``term(node, weight)``, at once for few elements, else in a loop over groups of nodes."""
-    name = offset.dtype.name
-    nodes, weights = gauss_legendre(NODES[name])
-    if offset.size <= FEW:
-        return xla.add_terms(term, nodes, weights, offset, at_once=True)
-
-    def group(at: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-        return functools.reduce(lambda x, y: tuple(map(jnp.add, x, y)), [term(*each) for each in zip(*at, strict=True)])
-
-    def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
-        return tuple(map(jnp.add, totals, group(at))), None
-
-    columns = [jnp.asarray(x, offset.dtype) for x in (nodes, weights)]
-    first, rest = [x[:GROUP] for x in columns], [jnp.reshape(x[GROUP:], (-1, GROUP)) for x in columns]
-    return lax.scan(add, group(first), tuple(rest))[0]
+    """Sum the arrays of ``term(node, weight)``, which have the shape of `offset`."""
+    return xla.add_terms(term, *gauss_legendre(NODES[offset.dtype.name]), offset, loop=True)
 
 
 def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
