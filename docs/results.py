@@ -15,6 +15,7 @@ from benchmarks.peers import (
     TORCH,
 )
 from benchmarks.results import OURS, markdown, marked, ratio_text, table, value_text
+from benchmarks.text import time_text
 
 __all__ = ["RESULTS", "load", "part"]
 
@@ -69,6 +70,22 @@ def headline(found):
     return table(["", "ours", *(f"/ {name}" for name in PEERS)], lines)
 
 
+def expected(found):
+    """Return what a reader should expect of a draw like the one on the front page."""
+    rows = {(row.group, row.case): row for row in found.rows if row.peer == OURS}
+
+    def million(group, case):
+        return time_text(1e6 / rows[group, case].value)
+
+    each = "κ from 0.01 to 10,000"
+    return (
+        "A draw like the one on the front page, a million float32 angles with one concentration, takes "
+        f"{million('circle', 'κ = 5')} on these two cores, after a first call of "
+        f"{time_text(rows['startup', 'draws, $2^{20}$'].value)}. With a concentration for each angle, it takes "
+        f"{million('arrays', each)} in float32, and {million('float64', each)} in float64."
+    )
+
+
 def slower(found):
     """Return a table with the case of each group in which another library is ahead by most."""
     rows = {(row.group, row.case, row.peer): row for row in found.rows}
@@ -110,7 +127,7 @@ def part(name, machine=MACHINE):
     Parameters
     ----------
     name : str
-        ``"machine"``, ``"headline"``, ``"slower"``, ``"exactness"`` or a group of cases.
+        ``"machine"``, ``"headline"``, ``"slower"``, ``"expected"``, ``"exactness"`` or a group of cases.
     machine : str
         The stem of the results' file.
     """
@@ -119,6 +136,7 @@ def part(name, machine=MACHINE):
     found = load(machine)
     if name == "machine":
         return machine_text(found.head)
-    if name in ("headline", "slower"):
-        return {"headline": headline, "slower": slower}[name](found)
+    if name in ("headline", "slower", "expected"):
+        made = {"headline": headline, "slower": slower, "expected": expected}
+        return made[name](found)
     return markdown([row for row in found.rows if row.group == name], SHORT)
