@@ -17,7 +17,7 @@ LONG_CALL = 0.25
 # Seconds of the rounds of a case, at most.
 LONGEST = 60.0
 # The lines of the head that must be equal for a run to continue.
-IDENTITY = ("tree", "platform", "device", "processor", "versions", "variables")
+IDENTITY = ("tree", "platform", "device", "processor", "versions", "variables", "minutes")
 
 
 class Case(NamedTuple):
@@ -59,7 +59,7 @@ def reason(error):
 
 
 def measure(group, case, seconds=LONGEST):
-    """Return the rows of a case, and whether its rounds ended because the `seconds` were over."""
+    """Return the rows of a case, whose rounds end after so many `seconds`."""
     started, notes = {}, {}
     with precision(case.dtype):
         for peer, make in case.peers.items():
@@ -69,9 +69,7 @@ def measure(group, case, seconds=LONGEST):
                 if peer == OURS and not isinstance(error, Unavailable):
                     raise
                 notes[peer] = reason(error)
-        begun = time.perf_counter()
         found = timing.rounds(started, seconds=seconds) if OURS in started else {}
-    capped = time.perf_counter() - begun > seconds
     rows = []
     for peer in case.peers:
         row = Row(group, case.name, peer, case.count, case.unit, note=notes.get(peer) or notes.get(OURS, ""))
@@ -82,7 +80,7 @@ def measure(group, case, seconds=LONGEST):
             row = row._replace(count=started[peer].count, value=value, low=low, high=high)
             row = row.compared(times.ratio or (1.0, 1.0, 1.0))._replace(rounds=len(times.seconds))
         rows.append(row)
-    return rows, capped
+    return rows
 
 
 def continued(partial, head):
@@ -122,26 +120,31 @@ def run(groups, minutes, out=None):
     print(environment.text(head))
     partial = out and out.with_name(out.name + ".partial")
     kept = continued(partial, head) if out else {}
-    found, capped, end = Results(head, []), [], time.monotonic() + 60 * minutes
+    found, end = Results(head, []), time.monotonic() + 60 * minutes
     todo = [(group, case) for group, cases in groups.items() for case in cases]
     for number, (group, case) in enumerate(todo):
         if head["platform"] == "gpu":
             case = case._replace(count=case.count * case.gpu)
-        rows = kept.get((group, case.name))
-        if rows is None or [row.peer for row in rows] != list(case.peers):
-            left = (end - time.monotonic()) / (len(todo) - number)
-            rows, over = measure(group, case, min(LONGEST, left))
-            capped += [f"{group}, {case.name}"] * over
+        rows = kept.pop((group, case.name), [])
+        if [(row.peer, row.unit) for row in rows] != [(peer, case.unit) for peer in case.peers]:
+            rows = measure(group, case, min(LONGEST, (end - time.monotonic()) / (len(todo) - number)))
         found.rows.extend(rows)
         print(f"{group}, {case.name}:\n" + "\n".join(f"  {line(row)}" for row in rows), flush=True)
         if partial:
             with atomic_file(partial, encoding="utf-8") as file:
-                file.write(found.text())
-    print(f"Rounds ended by the time limit: {'; '.join(capped) or 'none'}")
+                rest = [row for rows in kept.values() for row in rows]
+                file.write(Results(head, found.rows + rest).text())
+    wide = {f"{row.group}, {row.case}": None for row in found.rows if row.ratio is not None and not narrow(row)}
+    print(f"Rounds ended before all intervals were within {timing.WIDTH:.0%}: {'; '.join(wide) or 'none'}")
     if out:
         partial.replace(out)
         print(f"written to {out}")
     return found
+
+
+def narrow(row):
+    """Return whether the interval of a ratio is narrow."""
+    return timing.Interval(row.ratio, row.ratio_low, row.ratio_high).narrow
 
 
 def line(row):

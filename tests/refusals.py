@@ -269,7 +269,7 @@ FUNCTIONS = {
                     "axis": "axis",
                     "number": "count",
                 },
-                **{"key": "key", "starts": "count", "steps": "count"},
+                **{"key": "key", "starts": "count", "steps": "count", "progress": "flag"},
             },
         ),
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),

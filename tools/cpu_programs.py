@@ -78,7 +78,8 @@ def programs():
     yield "CircularDistribution, draws", lambda k, key: circular(k).sample(key, (1000,)), (one, key)
     yield "CircularDistribution, log_prob", lambda k, x: circular(k).log_prob(x), (one, many)
     samples = floats(1, 2, 1024), floats(1, 1024), floats(1, 4)
-    yield "a step of Mixture.fit, angles", em.over_angles, (*samples, floats(1, 4, 2, 2))
+    angles = floats(1, 1, 1024), *samples[1:], floats(1, 4, 2, 1)
+    yield "a step of Mixture.fit, angles", em.over_angles, angles
     yield "a step of Mixture.fit, pairs", lambda *p: em.over_pairs(*p, models.Sine), (*samples, floats(1, 4, 6))
     yield "a step of a fit of pairs", lambda k: pairs_fit.cumulants(models.Sine, k), (floats(3, 2),)
 

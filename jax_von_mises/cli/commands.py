@@ -387,6 +387,8 @@ def run_sample(options: argparse.Namespace) -> int:
         raise BadArgument("--part and --parts go together: give the number of this part and the number of parts")
     if options.repair and not options.resume:
         raise BadArgument("--repair needs --resume")
+    if options.cache is not None and (options.workers is not None or options.scheduler is not None):
+        raise BadArgument("--cache is for this process; for workers, set JAX_COMPILATION_CACHE_DIR where they start")
     loc, concentration = parameters(options)
     try:
         key = jax.random.key(options.seed, impl=options.key_impl)

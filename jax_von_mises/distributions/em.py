@@ -5,7 +5,7 @@ data and the components are padded with weights of 0, so one program serves all 
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -157,6 +157,10 @@ class Independent:
         loc = turns_removed(parameters[:, :, 0] + found[:, :, 0])
         return np.stack([loc, np.minimum(found[:, :, 1], largest)], 2)
 
+    def completed(self, parameters: Array) -> Array:
+        """Return `parameters`, as `rough` and `random` return them for one data set."""
+        return parameters
+
     def rough(self, place: Array, x: Array, share: Array) -> Array:
         """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d)."""
         mean = share @ np.exp(1j * (x - place)) / max(share.sum(), np.finfo(float).tiny)
@@ -173,8 +177,8 @@ class Dependent:
 
     empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, kind: Kind, dtype: np.dtype) -> None:
+        self.kind, self.dtype = kind, dtype
 
     def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
         """Go over the data."""
@@ -191,28 +195,28 @@ class Dependent:
         return np.concatenate([locs, end.at[:, 2:], end.known], 1).reshape(parameters.shape)
 
     def rough(self, place: Array, x: Array, share: Array) -> Array:
-        """Return the parameters of a component at `place` (2,) that explains the samples `x` (n, 2)."""
+        """Return the parameters (5,) of a component at `place` (2,) that explains the samples `x` (n, 2)."""
         share = share / max(share.sum(), np.finfo(float).tiny)
         products = pairs_fit.products_of(turns_removed(x - place)[None], share[None])
-        parameters = pairs_fit.starts(self.kind, products, FIRST_CONCENTRATIONS)[1]
-        parameters[:, :2] = turns_removed(parameters[:, :2] + place)
-        whole: Array = self.with_cumulants(parameters)[0]
-        return whole
+        parameters: Array = pairs_fit.starts(self.kind, products, FIRST_CONCENTRATIONS)[1][0]
+        parameters[:2] = turns_removed(parameters[:2] + place)
+        return parameters
 
     def random(self, generator: np.random.Generator, number: int) -> Array | None:
-        """Return components with random locations and correlations.
+        """Return the parameters (j, 5) of components with random locations and correlations.
 
         They serve as starts for components that cross or have two modes, which `rough` rarely separates because they
         are not clusters.
         """
         phi, psi, correlation = generator.uniform(-1, 1, (3, number))
         k, r = np.full(number, RANDOM_CONCENTRATION), LARGEST_RANDOM_CORRELATION * correlation
-        return self.with_cumulants(np.stack([np.pi * phi, np.pi * psi, k, k, r], 1))
+        return np.stack([np.pi * phi, np.pi * psi, k, k, r], 1)
 
-    def with_cumulants(self, parameters: Array) -> Array:
-        """Append `pairs_fit.cumulants` to parameters (j, 5)."""
-        known = pairs_fit.known_of(self.kind, parameters[:, 2:], np.dtype("float32"))
-        return np.concatenate([parameters, known], 1)
+    def completed(self, parameters: Array) -> Array:
+        """Append `pairs_fit.cumulants` to parameters (sets, j, 5)."""
+        flat = parameters.reshape(-1, 5)
+        known = pairs_fit.known_of(self.kind, flat[:, 2:], self.dtype)
+        return np.concatenate([flat, known], 1).reshape(*parameters.shape[:-1], 21)
 
 
 class Data(NamedTuple):
@@ -246,11 +250,13 @@ class Data(NamedTuple):
 class Best:
     """The best mixtures found so far, and their mean log likelihoods."""
 
-    def __init__(self, start: Terms) -> None:
-        self.terms, self.value = start, np.full(len(start.log_weights), -np.inf)
+    terms: Terms | None = None
+    value: Array
 
     def offer(self, terms: Terms, value: Array) -> None:
         """Replace the mixtures that are worse."""
+        if self.terms is None:
+            self.terms, self.value = terms, np.full(len(value), -np.inf)
         better = value > self.value
         self.terms, self.value = terms.where(better, self.terms), np.where(better, value, self.value)
 
@@ -260,7 +266,7 @@ def climb(data: Data, best: Best, start: Terms, steps: int, tolerance: float) ->
 
     The mixtures found are offered to `best`.
     """
-    at, value = start, np.full(len(best.value), -np.inf)
+    at, value = start, np.full(len(start.log_weights), -np.inf)
     going = np.ones(len(value), bool)
     for _ in range(steps + 1):
         after, now = data.step(at)
@@ -301,31 +307,34 @@ def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: in
         others = data.family.random(generator, number) if odd else None
         start = seed(data.family, generator, number, x, share) if others is None else Terms(np.zeros(number), others)
         found.append(start)
-    return Terms(*map(np.stack, zip(*found, strict=True)))
+    log_weights, parameters = map(np.stack, zip(*found, strict=True))
+    return Terms(log_weights, data.family.completed(parameters))
 
 
 def fit(
     data: Data,
-    first: Terms | Callable[[int], Terms],
+    first: Callable[[int], Terms],
     starts: int,
     steps: int,
     tolerance: float,
     best_of: Callable[[Terms], Any],
-    progress: Callable[[Iterator[None], int], Iterator[None]],
+    progress: Callable[[Iterator[None]], Iterable[None]],
 ) -> Any:
-    """Fit mixtures from the start `first`, or from the best of several ``first(i)``; return ``best_of(terms)``.
+    """Fit mixtures from the best of several `starts` ``first(i)``, or with 0 from ``first(0)``; return its `best_of`.
 
-    KeyboardInterrupt gets the attribute `best` with the best result so far.
+    `progress` passes each step on. KeyboardInterrupt gets the attribute `best` with the best result so far, or None.
     """
-    best = Best(first(0) if callable(first) else first)
+    best = Best()
+
+    def turns() -> Iterator[None]:
+        for i in range(starts):
+            yield from climb(data, best, first(i), TRIAL_STEPS, tolerance)
+        yield from climb(data, best, best.terms or first(0), steps, tolerance)
+
     try:
-        if callable(first):
-            for i in range(starts):
-                for _ in climb(data, best, first(i) if i else best.terms, TRIAL_STEPS, tolerance):
-                    pass
-        for _ in progress(climb(data, best, best.terms, steps, tolerance), steps):
+        for _ in progress(turns()):
             pass
     except KeyboardInterrupt as interrupt:
-        interrupt.best = best_of(best.terms)  # type: ignore[attr-defined]
+        interrupt.best = best.terms and best_of(best.terms)  # type: ignore[attr-defined]
         raise
-    return best_of(best.terms)
+    return best.terms and best_of(best.terms)

@@ -6,7 +6,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -27,7 +27,7 @@ from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
-from jax_von_mises.functions.samples import HostSets, WeightedSets
+from jax_von_mises.functions.samples import HostSets, WeightedSets, loop_on_host
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import valid
@@ -283,6 +283,7 @@ class Mixture(OfDensity):
         return cosine, sine
 
     @classmethod
+    @loop_on_host("Mixture.fit")
     def fit(
         cls,
         samples: ArrayLike,
@@ -302,7 +303,7 @@ class Mixture(OfDensity):
 
         The fit is a loop on the host over compiled steps, so it cannot run inside `jit`, `vmap` or `grad`; `axis` fits
         several data sets at once. Another number of samples or components needs no compilation until it exceeds the
-        next power of two.
+        next power of two; another number of data sets does.
 
         Parameters
         ----------
@@ -332,7 +333,7 @@ class Mixture(OfDensity):
             Largest concentration of a component. Without this limit, the likelihood would be unbounded for a component
             on a single sample.
         progress : bool
-            Show the steps from the best start with tqdm.
+            Show the number of steps taken, with tqdm (``pip install tqdm``).
 
         Returns
         -------
@@ -343,9 +344,9 @@ class Mixture(OfDensity):
         Raises
         ------
         KeyboardInterrupt
-            After Ctrl-C; the exception's attribute ``best`` is the best mixture so far.
+            After Ctrl-C; the exception's attribute ``best`` is the best mixture so far, or None before the first step.
         TypeError, ValueError
-            For invalid or traced arguments.
+            For invalid arguments, and inside `jit`, `vmap` or `grad`.
 
         Examples
         --------
@@ -373,7 +374,8 @@ class Mixture(OfDensity):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
         counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
         counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
-        starts, steps = counts["starts"], counts["steps"]
+        starts, steps = counts["starts"] if start is None else 0, counts["steps"]
+        shown = progress_of(caller, progress)
         sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
         shape = np.shape(sets.samples)
         if kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
@@ -381,41 +383,40 @@ class Mixture(OfDensity):
                 f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
                 f"{'' if kind is Torus else ', phi and psi'}."
             )
-        host = HostSets.of(caller, sets)
+        host = HostSets.of(sets)
         family: em.Independent | em.Dependent = em.Independent(host.x.shape[2])
         if issubclass(kind, BivariateVonMises):
-            family = em.Dependent(kind._MODEL)
+            family = em.Dependent(kind._MODEL, host.dtype)
         elif start is not None and kind is Torus and shape[-1] != start.components.event_shape[0]:
             raise ValueError(
                 f"{caller}: samples has shape {shape}, but the components of the mixture have "
                 f"{start.components.event_shape[0]} angles, which must be the length of the last axis."
             )
         data = em.Data(family, *host.on_device(), float(largest_concentration))
-        if start is None:
-            key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
-            generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
+        key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
+        generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
 
-            def seeded(i: int) -> em.Terms:
-                return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
-
-        first = seeded if start is None else terms_of(start, sets.kept, family)
+        def first(i: int) -> em.Terms:
+            if start is not None:
+                return terms_of(start, sets.kept, family)
+            return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
             return mixture_from(kind, terms, host.good, sets)
 
-        steps_left = functools.partial(shown, caller) if progress else lambda turns, steps: turns
-        found: Mixture = em.fit(data, first, starts, steps, float(tolerance), result, steps_left)
+        found: Mixture = em.fit(data, first, starts, steps, float(tolerance), result, shown)
         return found
 
 
-def shown(caller: str, turns: Iterator[None], steps: int) -> Iterator[None]:
-    """Return `turns` with a progress bar."""
+def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Iterable[None]]:
+    """Return a function that passes steps on, with a count of them on the screen if `progress` is true."""
+    if not arguments.flag(caller, "progress", progress):
+        return lambda turns: turns
     try:
         from tqdm import tqdm
     except ImportError as error:
         raise ImportError(f"{caller}: progress=True needs tqdm: pip install tqdm") from error
-    bar: Iterator[None] = tqdm(turns, total=steps, desc=caller)
-    return bar
+    return functools.partial(tqdm, desc=caller, unit=" steps")
 
 
 def terms_of(start: Mixture, kept: tuple[int, ...], family: "em.Independent | em.Dependent") -> em.Terms:
@@ -435,8 +436,7 @@ def terms_of(start: Mixture, kept: tuple[int, ...], family: "em.Independent | em
         loc, k = (leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves)
         return em.Terms(log_weights, np.stack([loc, k], 2))
     parameters = np.stack(leaves, -1)
-    whole = family.with_cumulants(parameters.reshape(-1, 5))
-    return em.Terms(log_weights, whole.reshape(*parameters.shape[:-1], 21))
+    return em.Terms(log_weights, family.completed(parameters))
 
 
 def mixture_from(kind: Any, terms: em.Terms, good: pairs_fit.Array, sets: WeightedSets) -> Mixture:

@@ -19,6 +19,7 @@ from jax_von_mises.distributions.base import Parameter, Parametric, computed
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
+from jax_von_mises.functions.samples import loop_on_host
 from jax_von_mises.numerics.circle import deviation, less_turns, wrap
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.pairs import models, moments
@@ -227,10 +228,12 @@ class BivariateVonMises(Parametric):
         Raises
         ------
         TypeError, ValueError
-            For invalid arguments, and for traced samples: the fit is a loop on the host, so it cannot run inside `jit`,
-            `vmap` or `grad`. `axis` fits many data sets at once.
+            For invalid arguments, and inside `jit`, `vmap` or `grad`, since the fit is a loop on the host. `axis` fits
+            many data sets at once.
         """
-        return cls(*pairs_fit.fit(cls._MODEL, f"{cls.__name__}.fit", samples, weights, axis))
+        caller = f"{cls.__name__}.fit"
+        with loop_on_host(caller):
+            return cls(*pairs_fit.fit(cls._MODEL, caller, samples, weights, axis))
 
 
 @pytree(*NAMES)

@@ -225,7 +225,7 @@ def fit(
             f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
             "Put them together with jnp.stack([phi, psi], axis=-1)."
         )
-    host = HostSets.of(caller, sets)
+    host = HostSets.of(sets)
     dtype, x, share = host.dtype, host.x, host.share
     origins = np.arctan2(*(np.einsum("sn,sni->si", share, function(x)) for function in (np.sin, np.cos)))
     products = products_of(turns_removed(x - origins[:, None]), share)

@@ -1,10 +1,11 @@
 """Check the weighted samples of a fit, and arrange them as data sets."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -120,6 +121,19 @@ class WeightedSets:
         return jnp.broadcast_to(jnp.asarray(self.known, arguments.compute_dtype(self.dtype)), shape)
 
 
+@contextlib.contextmanager
+def loop_on_host(caller: str) -> Iterator[None]:
+    """Raise TypeError instead of JAX's errors if a fit that is a loop on the host is traced."""
+    try:
+        yield
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise TypeError(
+            f"{caller}: this fit is a loop on the host, so it cannot run inside `jit`, `vmap` or `grad`. Call it "
+            "outside. To fit several data sets at once, put them along further axes of the samples, and name the "
+            "others with `axis`."
+        ) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class HostSets:
     """The samples and weights of `WeightedSets` as NumPy arrays, with one data set in each row."""
@@ -134,14 +148,8 @@ class HostSets:
     """Dtype of computations on the device."""
 
     @classmethod
-    def of(cls, caller: str, sets: WeightedSets) -> "HostSets":
-        """Return the data sets; raise TypeError if they are traced."""
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(sets)):
-            raise TypeError(
-                f"{caller}: the samples are traced, but this fit is a loop on the host, so it cannot run inside `jit`, "
-                "`vmap` or `grad`. Call it outside. To fit several data sets at once, put them along further axes of "
-                "the samples, and name the others with `axis`."
-            )
+    def of(cls, sets: WeightedSets) -> "HostSets":
+        """Return the data sets."""
         batch, axes = sets.batch, sets.axes
         front = [i for i in range(len(batch)) if i not in axes]
         shape = math.prod(sets.kept), math.prod(batch[i] for i in axes)

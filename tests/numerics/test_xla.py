@@ -505,3 +505,24 @@ def test_a_gradient_traces_its_functions_once(one_device, monkeypatch, key, para
     k = jnp.linspace(1.0, 5.0, parameters)
     jax.jit(jax.grad(lambda k: jvm.sample_von_mises(key, 0.0, k).sum())).trace(k)
     assert sorted(traced) == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [xla.AT_ONCE, xla.AT_ONCE + 1])
+def test_sums_are_the_same_in_a_loop(dtype, size):
+    """Few elements at once, more in a loop, and one long sum: the sums of an odd number of terms are the same."""
+    nodes, weights = np.linspace(0.1, 1.3, 21).tolist(), np.linspace(2.0, 3.0, 21).tolist()
+    with jax.enable_x64(True):
+        like = jnp.linspace(0.0, 1.0, size, dtype=dtype)
+        sums = jax.jit(
+            lambda like, loop: xla.add_terms(
+                lambda node, weight: (weight * jnp.exp(node * like), node + like), nodes, weights, like, loop
+            ),
+            static_argnums=1,
+        )
+        x = np.asarray(like, float)[:, None]
+        exponentials = np.sum(weights * np.exp(np.multiply(nodes, x)), 1)
+        for found in sums(like, True), sums(like, False):
+            assert [each.dtype for each in found] == [dtype, dtype]
+            np.testing.assert_allclose(found[0], exponentials, rtol=20 * np.finfo(dtype).eps)
+            np.testing.assert_allclose(found[1], np.sum(nodes + x, 1), rtol=20 * np.finfo(dtype).eps)
