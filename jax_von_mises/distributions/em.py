@@ -305,7 +305,8 @@ def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: in
     found = []
     for x, share in zip(host.x, host.share, strict=True):
         others = data.family.random(generator, number) if odd else None
-        start = seed(data.family, generator, number, x, share) if others is None else Terms(np.zeros(number), others)
+        equal = np.full(number, -np.log(number))
+        start = seed(data.family, generator, number, x, share) if others is None else Terms(equal, others)
         found.append(start)
     log_weights, parameters = map(np.stack, zip(*found, strict=True))
     return Terms(log_weights, data.family.completed(parameters))

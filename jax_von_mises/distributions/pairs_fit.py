@@ -23,7 +23,7 @@ Parameters = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 # If the likelihood has no maximum, the concentrations estimated by `fit` end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
 # Largest numbers of Newton steps, in `fit` and within one step of expectation maximisation.
-STEPS, FEW_STEPS = 60, 3
+STEPS, FEW_STEPS = 60, 8
 # Smallest gain of the log likelihood per sample for which another step is taken.
 LEAST_GAIN = {"float32": 1e-8, "float64": 1e-15}
 # The damping at the start and after a rejected step, and the one at which no step is left.
@@ -157,12 +157,12 @@ def maximise(
         # Scale the parameters so that the diagonal of the curvature is 1.
         diagonal = np.abs(np.diagonal(here.curvature, axis1=1, axis2=2))
         unit = 1 / np.sqrt(np.maximum(diagonal, float(np.finfo(dtype).tiny) ** 0.5))
-        scaled = here.curvature * unit[:, :, None] * unit[:, None, :] + damping[:, None, None] * np.eye(5)
-        scaled, rise = (
-            np.where(going[:, None, None], scaled, np.eye(5)),
-            np.where(going[:, None], unit * here.slopes, 0),
-        )
-        move = unit * np.linalg.solve(scaled, rise[..., None])[..., 0]
+        scaled = np.where(going[:, None, None], here.curvature * unit[:, :, None] * unit[:, None, :], np.eye(5))
+        rise = np.where(going[:, None], unit * here.slopes, 0)
+        # Far from the maximum, the likelihood may curve upwards; the step must ascend there too.
+        bends, axes = np.linalg.eigh(scaled)
+        along = np.einsum("sji,sj->si", axes, rise) / (np.abs(bends) + damping[:, None])
+        move = unit * np.einsum("sij,sj->si", axes, along)
         new = np.where(going[:, None], canonical(here.at + move), here.at)
         there = point(kind, products, new, known_of(kind, new[:, 2:], dtype))
         good = going & (there.value >= here.value) & (np.abs(new[:, 2:]).max(1) <= largest)
