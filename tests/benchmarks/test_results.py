@@ -1,6 +1,7 @@
 """Test the result files and the tables made of them, the comparison of two files, and the runner on made-up cases."""
 
 import math
+import random
 
 import pytest
 
@@ -183,6 +184,39 @@ def test_an_interrupted_run_continues(tmp_path):
     assert measured == [10, "interrupted"]  # the first case is not measured again
     assert [row.case for row in results.of(out).rows] == ["first", "second"]
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_finished_cases_after_an_interrupted_one_are_kept(tmp_path):
+    """A case whose peers have changed is measured again; a second interrupt there loses none of the later cases."""
+    out, measured = tmp_path / "machine.csv", []
+
+    def interrupting(count):
+        raise KeyboardInterrupt
+
+    names = ["first", "second", "third"]
+    cases = [runner.Case(name, 10, {OURS: of_seconds(1e-6, measured)}) for name in names]
+    last = runner.Case("last", 10, {OURS: interrupting})
+    changed = cases[1]._replace(peers={OURS: interrupting})
+    for group in ([*cases, last], [cases[0], changed._replace(unit="other"), cases[2], last]):
+        with pytest.raises(KeyboardInterrupt):
+            runner.run({"group": group}, 1, out)
+    kept = results.of(tmp_path / "machine.csv.partial").rows
+    assert [row.case for row in kept] == names
+    assert measured == [10, 10, 10]
+
+
+def test_cases_with_wide_intervals_are_named(tmp_path, capsys):
+    generator = random.Random(0)
+
+    def wide(count):
+        return timing.Competitor(lambda i: math.exp(generator.gauss(0, 1)), measures=True)
+
+    cases = [
+        runner.Case("steady", 10, {OURS: of_seconds(1e-6), "a": of_seconds(2e-6)}),
+        runner.Case("wild", 10, {OURS: of_seconds(1e-6), "a": wide}),
+    ]
+    runner.run({"group": cases}, 1)
+    assert "Rounds ended before all intervals were within 10%: group, wild\n" in capsys.readouterr().out
 
 
 def test_results_of_other_code_are_not_continued(tmp_path, capsys):

@@ -254,6 +254,8 @@ BAD = {
     "blocks": ("--size 1e9 --block 1", "--block 1 makes 1000000000 blocks, but there can be at most 1048576"),
     "resume and force": ("--resume --force", "--resume keeps what --force would replace"),
     "repair": ("--repair", "--repair needs --resume"),
+    "cache of workers": ("--cache dir --workers 2", "--cache is for this process; for workers, set JAX_"),
+    "cache of a cluster": ("--cache dir --scheduler a", "--cache is for this process; for workers, set JAX_"),
     "no timeout": ("--timeout 3", "unrecognized arguments: --timeout 3 (see jax-von-mises sample --help)"),
     "part alone": ("--part 0", "--part and --parts go together"),
     "parts alone": ("--parts 2", "--part and --parts go together"),
