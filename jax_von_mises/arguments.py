@@ -30,6 +30,8 @@ LONGEST = 200
 METHODS = ("auto", "direct", "table")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
+# The dtypes of real numbers, in this machine's byte order.
+TRACEABLE = {jnp.dtype(name) for name in (*DTYPES, *INTEGERS, "int8", "uint8", "int16", "uint16")}
 
 
 def safe_repr(value: object) -> str:
@@ -184,6 +186,17 @@ def as_jax(value: Any, dtype: DTypeLike | None = None) -> jax.Array:
 def is_array(value: object) -> bool:
     """Return whether `value` is an array, rather than a placeholder for one in a pytree."""
     return isinstance(value, (np.ndarray, np.generic, jax.Array))
+
+
+def is_traceable(value: object) -> bool:
+    """Return whether `jax.jit` takes a value with the number and the dtype that `parameters` would give it."""
+    if type(value) is float:
+        return abs(value) <= LARGEST_FLOAT32
+    return isinstance(value, jax.Array) or (
+        (type(value) is np.ndarray or isinstance(value, np.generic))
+        and value.dtype in TRACEABLE
+        and not too_wide(value.dtype)
+    )
 
 
 def native(array: Any) -> Any:

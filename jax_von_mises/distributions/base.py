@@ -103,7 +103,7 @@ class Distribution(ByValue):
             default.
         method : {"auto", "direct", "table"}
             As in `sample_von_mises`, for distributions that have both. For one set of parameters, "auto" uses a table
-            for 2^14 draws or more (2^15 in float64), and for every slice.
+            for 2^14 draws or more (2^13 in float64), and for every slice.
         out_sharding : optional
             Sharding of the result, as in `sample_von_mises`; only `VonMises` and `VonMisesFisher` accept meshes with
             explicit axes.

@@ -28,7 +28,7 @@ from jax_von_mises.numerics.elementary import (
     polynomial2,
     with_slopes,
 )
-from jax_von_mises.numerics.table import QuantileTable, tails
+from jax_von_mises.numerics.table import TAILS, QuantileTable, tails
 from jax_von_mises.numerics.tail_integral import (
     ARCSINE,
     KAPPA_MAX,
@@ -304,6 +304,6 @@ def signed_quantile(q: jax.Array, kappa: jax.Array) -> jax.Array:
 
 def table(kappa: jax.Array) -> QuantileTable:
     """Tabulate `half_quantile` for a scalar `kappa`."""
-    t = tails(kappa.dtype)
+    t = tails(TAILS[kappa.dtype.name])
     kappa = jnp.broadcast_to(kappa, t.shape)
     return QuantileTable.of(half_quantile(jnp.asarray(t, kappa.dtype), jnp.asarray(0.5 - t, kappa.dtype), kappa))

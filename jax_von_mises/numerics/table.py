@@ -51,11 +51,25 @@ class OctaveGrid(NamedTuple):
         return (number - 2.0**-self.octaves) / (1 - 2.0 ** (1 - self.octaves))
 
 
-# Cells of tails from the smallest one of samples, 2^-33 (float32) or 2^-65 (float64), to 1/2, and the degree of the
-# polynomial in each. With n cells per octave, the interpolation error is about n^-(degree + 1) / (100 degree), which is
-# less than the rounding error in either dtype.
-GRID = {"float32": OctaveGrid(32, 4, below=1), "float64": OctaveGrid(64, 5, below=1)}
-DEGREE = {"float32": 3, "float64": 7}
+class Layout(NamedTuple):
+    """Cells of numbers, and the polynomial in each."""
+
+    grid: OctaveGrid
+    degree: int
+    origin: float = 0.0
+    """The place, one of `cell_nodes`, from which a polynomial counts.
+
+    Polynomials of high degree need the middle of the cell, since their coefficients would otherwise cancel.
+    """
+
+
+# Cells of tails from the smallest one of samples, 2^-33 (float32) or 2^-65 (float64), to 1/2. Quantiles that are
+# singular only where the tail is 0 have an interpolation error, with n cells per octave, of about
+# (4 n + 2)^-(degree + 1), which is less than the rounding error in either dtype.
+TAILS = {
+    "float32": Layout(OctaveGrid(32, 4, below=1), 3),
+    "float64": Layout(OctaveGrid(64, 2, below=1), 10, origin=0.5),
+}
 
 
 def cell_nodes(degree: int) -> np.ndarray:
@@ -65,45 +79,49 @@ def cell_nodes(degree: int) -> np.ndarray:
     return nodes
 
 
-def tails(dtype: DTypeLike) -> np.ndarray:
+def tails(layout: Layout) -> np.ndarray:
     """Return the ascending tails (cells, degree + 1) at which to sample a function of one tail."""
-    name = np.dtype(dtype).name
-    return GRID[name].numbers(cell_nodes(DEGREE[name]))
+    return layout.grid.numbers(cell_nodes(layout.degree))
 
 
 def two_tails(dtype: DTypeLike) -> tuple[np.ndarray, np.ndarray]:
     """Return the tails (2 * cells, degree + 1) at which to sample a function of both tails, and which are the first."""
-    t = tails(dtype)
+    t = tails(TAILS[np.dtype(dtype).name])
     first = np.arange(2 * len(t)) < len(t)
     return np.concatenate([t, t]), np.broadcast_to(first[:, None], (2 * len(t), t.shape[1]))
 
 
-def polynomials(values: jax.Array) -> jax.Array:
+def polynomials(values: jax.Array, origin: float = 0.0) -> jax.Array:
     """Return the power coefficients (degree + 1, cells) of the polynomials through `values` (cells, degree + 1)."""
     # Compute the coefficients from differences; using the values themselves would cost a digit.
-    powers = np.linalg.inv(np.vander(cell_nodes(values.shape[1] - 1), increasing=True)[1:, 1:]).T
-    return xla.cell_coefficients(values, powers)
+    nodes = cell_nodes(values.shape[1] - 1) - origin
+    first = int(np.argmin(np.abs(nodes)))
+    powers = np.linalg.inv(np.vander(np.delete(nodes, first), len(nodes), increasing=True)[:, 1:]).T
+    return xla.cell_coefficients(values, powers, first)
 
 
 def evaluate(
     coefficients: jax.Array,
     cell: jax.Array | np.ndarray,
     place: jax.Array,
+    origin: float = 0.0,
     out_sharding: NamedSharding | None = None,
 ) -> jax.Array:
     """Evaluate the polynomial of each `cell` (int32, within bounds) at `place` in [0, 1]."""
     columns: list[jax.Array] = [
         column.at[cell].get(mode="promise_in_bounds", out_sharding=out_sharding) for column in coefficients
     ]
+    if origin:
+        place = place - origin
     value = columns.pop()
     for term in reversed(columns):
         value = value * place + term
     return value
 
 
-def cell_of_tail(t: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the cell (int32) of `GRID` that holds each `t`, and the place in it."""
-    return GRID[t.dtype.name].cell(jnp.minimum(t, below_half(t.dtype)))
+def cell_of_tail(t: jax.Array, grid: OctaveGrid) -> tuple[jax.Array, jax.Array]:
+    """Return the cell (int32) of `grid` that holds each tail `t`, and the place in it."""
+    return grid.cell(jnp.minimum(t, below_half(t.dtype)))
 
 
 def below_half(dtype: DTypeLike) -> float:
@@ -115,16 +133,17 @@ class QuantileTable(NamedTuple):
     """A function of a tail probability in (0, 1/2], tabulated for one tail or for two."""
 
     coefficients: jax.Array
-    """Polynomials (degree + 1, cells) in the cells of `GRID`; cells of a second tail follow those of the first."""
+    """Polynomials (degree + 1, cells) in the cells of `TAILS`; cells of a second tail follow those of the first."""
 
     @classmethod
     def of(cls, values: jax.Array) -> Self:
         """Tabulate the function with these `values` at `tails` or `two_tails`."""
-        return cls(polynomials(values))
+        return cls(polynomials(values, TAILS[values.dtype.name].origin))
 
     def at(self, t: jax.Array, second: jax.Array | None = None, out_sharding: NamedSharding | None = None) -> jax.Array:
         """Return the values at the tail probabilities `t`, in the `second` tail where that is true."""
-        cell, place = cell_of_tail(t)
+        layout = TAILS[t.dtype.name]
+        cell, place = cell_of_tail(t, layout.grid)
         if second is not None:
             cell = jnp.where(second, cell + self.coefficients.shape[1] // 2, cell)
-        return evaluate(self.coefficients, cell, place, out_sharding)
+        return evaluate(self.coefficients, cell, place, layout.origin, out_sharding)

@@ -428,11 +428,11 @@ def tree_sum(terms: list[jax.Array]) -> jax.Array:
     return terms[0]
 
 
-def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
+def cell_coefficients(values: jax.Array, powers: np.ndarray, origin: int = 0) -> jax.Array:
     """Return the coefficients (n + 1, cells) of `values` (cells, n + 1).
 
-    The first row is ``values[:, 0]``. The others are the differences ``values[:, 1:] - values[:, :1]`` times the matrix
-    `powers`, transposed.
+    The first row is the column `origin` of `values`. The others are the differences of the other columns from that one,
+    times the matrix `powers`, transposed.
 
     XLA would recompute `values` for each coefficient, but it does not fuse a matrix product with the computation of its
     operand. The differences are therefore also computed by a matrix product. On CUDA, XLA tunes each matrix product.
@@ -446,15 +446,16 @@ def cell_coefficients(values: jax.Array, powers: np.ndarray) -> jax.Array:
         def product(x: jax.Array, matrix: np.ndarray) -> jax.Array:
             return jnp.matmul(x, jnp.asarray(matrix, x.dtype), precision=lax.Precision.HIGHEST)
 
-        eye, ones = np.eye(degree + 1), np.ones((1, degree))
-        # A slice makes XLA compute `values` again. float64 keeps it, since published angles depend on its last digits.
-        first = values[:, :1] if values.dtype == jnp.float64 else product(values, eye[:, :1])
-        rises = product(values, np.concatenate([-ones, eye[1:, 1:]]))
+        eye = np.eye(degree + 1)
+        # A slice would make XLA compute `values` again.
+        first = product(values, eye[:, [origin]])
+        rises = product(values, np.delete(eye, origin, 1) - eye[:, [origin]])
         return jnp.concatenate([first, product(rises, powers)], axis=1).T
 
     def by_sums(values: jax.Array) -> jax.Array:
         values = lax.optimization_barrier(values)
-        first, *others = (values[:, j] for j in range(degree + 1))
+        others = [values[:, j] for j in range(degree + 1)]
+        first = others.pop(origin)
         rises = [other - first for other in others]
         columns = [sum(rise * float(row[j]) for rise, row in zip(rises, powers, strict=True)) for j in range(degree)]
         stacked: jax.Array = lax.optimization_barrier(jnp.stack([first, *columns]))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_von_mises import arguments
+from jax_von_mises import arguments, environment
 from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import PROGRAMS, Request
+from jax_von_mises.sampling.request import PROGRAMS, Request, checked_when_traced, traceable
 
 
 class Compiled(NamedTuple):
@@ -90,6 +90,7 @@ def warmup(
     # Trace with each `jax.ShapeDtypeStruct` itself, since it may have a sharding over several devices.
     given = {"loc": loc, "concentration": concentration}.items()
     described = {name: _narrowed(value) for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
+    originals = {name: _stand_in(x) if isinstance(x, jax.ShapeDtypeStruct) else x for name, x in given}
     values = {name: _stand_in(described[name]) if name in described else value for name, value in given}
     shapes = shapes if isinstance(shapes, list) else [shapes]
     several: Sequence[Any] = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
@@ -101,9 +102,22 @@ def warmup(
             return part.at(0, out_sharding=sharding)
         return Request.whole(sampler.VON_MISES, caller, key, values, shape, dtype, method, sharding)
 
+    def traced_as(request: Request, shape: Any, dtype: DTypeLike | None) -> jax.stages.Traced:
+        """Return the program that a later call runs, traced with the described arguments."""
+        given = request.family.parameters
+        call = None
+        if not block and out_sharding is None and not environment.cuda_kernels():
+            call = traceable(request.family, key, originals, shape, dtype, method)
+        if call is not None:
+            typed, arrays, *static = call
+            return checked_when_traced.trace(typed, tuple(map(described.get, given, arrays)), *static)
+        parameters = tuple(map(described.get, given, request.parameters))
+        programs = sampler.kernels_for(request) or PROGRAMS
+        return programs.new.trace(dataclasses.replace(request, parameters=parameters))
+
     # Check everything before anything is compiled.
-    planned = [request(shape, dtype) for shape in shapes for dtype in several]
-    return tuple(_compile(request, described) for request in planned)
+    planned = [(request(shape, dtype), shape, dtype) for shape in shapes for dtype in several]
+    return tuple(_compile(traced_as, *each) for each in planned)
 
 
 def _narrowed(value: Any) -> Any:
@@ -118,12 +132,9 @@ def _stand_in(value: jax.ShapeDtypeStruct) -> Any:
     return np.broadcast_to(np.zeros((), value.dtype), value.shape)
 
 
-def _compile(request: Request, described: dict[str, Any]) -> Compiled:
+def _compile(traced_as: Callable[..., jax.stages.Traced], request: Request, *given: Any) -> Compiled:
     times = [time.perf_counter()]
-    programs = sampler.kernels_for(request) or PROGRAMS
-    given = zip(request.family.parameters, request.parameters, strict=True)
-    parameters = tuple(described.get(name, value) for name, value in given)
-    traced = programs.new.trace(dataclasses.replace(request, parameters=parameters))
+    traced = traced_as(request, *given)
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())

@@ -4,6 +4,7 @@ A distribution whose draws come from a key's stream of words is described by one
 files and classes all draw it by a `Request`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -22,9 +23,9 @@ from jax_von_mises.numerics import xla
 from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.numbers import Numbers
 
-# Smallest number of draws for which a table (2048 quantiles, or 16384 in float64) saves more time than it costs,
+# Smallest number of draws for which a table (2048 quantiles, or 2816 in float64) saves more time than it costs,
 # measured on a two-core CPU by ``python -m benchmarks.performance_benchmark``.
-QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**15}
+QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**13}
 
 
 class Place(Protocol):
@@ -277,3 +278,49 @@ def draw(request: Request, buffer: jax.Array | None = None) -> jax.Array:
     deleted.
     """
     return PROGRAMS.run(request, buffer)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
+def checked_when_traced(
+    key: jax.Array,
+    values: tuple[Any, ...],
+    family: Family,
+    shape: tuple[int, ...] | None,
+    dtype: np.dtype[Any] | None,
+    method: str,
+) -> jax.Array:
+    """Draw from position 0; check the arguments while the program is traced, once for each combination of types."""
+    named = dict(zip(family.parameters, values, strict=True))
+    return _by_family(Request.whole(family, family.name, key, named, shape, dtype, method))
+
+
+def traceable(
+    family: Family, key: Any, values: Mapping[str, Any], shape: Any, dtype: DTypeLike | None, method: str
+) -> tuple[Any, ...] | None:
+    """Return the arguments of `checked_when_traced`, or None if JAX would refuse or change one before it is checked."""
+    given = tuple(float(x) if type(x) is int else x for x in map(values.__getitem__, family.parameters))
+    sizes = (shape,) if type(shape) is int else shape
+    # A tuple with other numbers than integers could equal one of integers.
+    known = sizes is None or (type(sizes) is tuple and all(type(size) is int for size in sizes))
+    if not (known and isinstance(key, jax.Array) and type(method) is str and all(map(arguments.is_traceable, given))):
+        return None
+    return key, given, family, sizes, None if dtype is None else np.dtype(dtype), method
+
+
+def draw_whole(
+    family: Family,
+    caller: str,
+    key: object,
+    values: Mapping[str, object],
+    shape: object,
+    dtype: DTypeLike | None,
+    method: str,
+    out_sharding: object = None,
+) -> jax.Array:
+    """Draw from position 0."""
+    # An invalid argument is refused below, in a message with the caller's name and the value.
+    with contextlib.suppress(TypeError, ValueError, OverflowError, RecursionError):
+        if out_sharding is None and (call := traceable(family, key, values, shape, dtype, method)):
+            drawn: jax.Array = checked_when_traced(*call)
+            return drawn
+    return draw(Request.whole(family, caller, key, values, shape, dtype, method, out_sharding))

@@ -16,7 +16,7 @@ from jax_von_mises.numerics.sharding import explicit_sharding
 from jax_von_mises.sampling import counter, mixture, pairs, skewed, sphere, symmetric, transform
 from jax_von_mises.sampling.any_density import DENSITY
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw
+from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw, draw_whole
 
 
 def sample_von_mises(
@@ -55,7 +55,7 @@ def sample_von_mises(
     method : {"auto", "direct", "table"}
         How to convert words to angles; the accuracy is the same. "direct" takes any concentrations. "table" takes a
         single one, and is faster for many angles. "auto" uses the table for one concentration and at least 2^14 angles
-        (2^15 in float64). Give "direct" or "table" if the last digits of angles must not depend on the shape.
+        (2^13 in float64). Give "direct" or "table" if the last digits of angles must not depend on the shape.
     out_sharding : optional
         Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope (``jax.set_mesh``). Each
         device draws its own part, without communication, and the angles are those that a single device draws. The
@@ -259,12 +259,14 @@ def sample(
 
     Method "auto" uses the table for one set of parameters and many draws, or any slice.
     """
-    sharding = arguments.sharding(caller, out_sharding)
-    request = Request.part(family, caller, key, values, shape, dtype, method, by_size=start is None)
     if start is not None:
+        request = Request.part(family, caller, key, values, shape, dtype, method)
+        sharding = arguments.sharding(caller, out_sharding)
         return draw(request.block(caller, arguments.position(caller, start)).sharded(caller, sharding))
-    request = request.sharded(caller, sharding)
-    return (kernels_for(request) or PROGRAMS).run(request, None)
+    if family is VON_MISES and environment.cuda_kernels():
+        request = Request.whole(family, caller, key, values, shape, dtype, method, out_sharding)
+        return (kernels_for(request) or PROGRAMS).run(request, None)
+    return draw_whole(family, caller, key, values, shape, dtype, method, out_sharding)
 
 
 def kernels_for(request: Request) -> Programs | None:

@@ -31,7 +31,7 @@ from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import Family, Request, draw
+from jax_von_mises.sampling.request import Family, draw_whole
 
 quantile_share = xla.traced_once("dimension")(radial.quantile_share)
 slope_of_share = xla.traced_once("dimension")(radial.slope_of_share)
@@ -183,7 +183,7 @@ def sample_von_mises_fisher(
     method : {"auto", "direct", "table"}
         How to convert a word to a cosine for d >= 4 (or an angle for d = 2); the accuracy is the same. "direct" takes
         any concentrations. "table" takes a single one, and is faster for many directions. "auto" uses the table for one
-        concentration and at least 2^14 directions (2^15 in float64). For d = 3, every method uses a closed form.
+        concentration and at least 2^14 directions (2^13 in float64). For d = 3, every method uses a closed form.
     out_sharding : optional
         Sharding of the result, a `NamedSharding` or a `PartitionSpec` of the mesh in scope. Only the axes of the batch
         can be sharded. Each device draws its own part, without communication.
@@ -223,7 +223,7 @@ def sample_von_mises_fisher(
     """
     caller = "sample_von_mises_fisher"
     values = {"mean_direction": mean_direction, "concentration": concentration}
-    return draw(Request.whole(VON_MISES_FISHER, caller, key, values, shape, dtype, method, out_sharding))
+    return draw_whole(VON_MISES_FISHER, caller, key, values, shape, dtype, method, out_sharding)
 
 
 def directions(

@@ -4,7 +4,7 @@ Two routes lead from the tail probability t to |x|, with the same words and the 
 
 - *direct*, for any concentrations: evaluate `quantile.half_quantile` for every element.
 - *table*, for one concentration: tabulate the quantile function on a grid whose cells halve in width with each octave
-  towards t = 0, and evaluate a polynomial (of degree 3 in float32, 7 in float64) for every element. The program itself
+  towards t = 0, and evaluate a polynomial (of degree 3 in float32, 10 in float64) for every element. The program itself
   computes the table, so the concentration may be traced.
 """
 

@@ -1,6 +1,6 @@
 """Tabulate the quantile of any density on the circle, so that a draw takes one look-up.
 
-Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `table.GRID`, which divide each
+Tail probabilities t in (0, 1/2), counted from either end, fall into the cells of `LAYOUT`, which divide each
 octave equally. Each cell holds the polynomial through the quantile at some nodes.
 
 Across a gap between two modes, or at the foot of a spike, the quantile has a step that no polynomial follows.
@@ -29,6 +29,12 @@ from jax_von_mises.numerics.elementary import clip
 HARD = 24
 # Cells of the second level on each side of its point, for the distance from it.
 SECOND_GRID = {"float32": table.OctaveGrid(16, 2), "float64": table.OctaveGrid(36, 3)}
+# Cells of the first level, and the degree of the polynomials of both. They are finer than `table.TAILS`, since these
+# quantiles may be singular anywhere near the real line.
+LAYOUT = {
+    "float32": table.Layout(table.OctaveGrid(32, 4, below=1), 3),
+    "float64": table.Layout(table.OctaveGrid(64, 5, below=1), 7),
+}
 # Cells in which the tail has a larger relative error are hard.
 GOOD = {"float32": 1e-6, "float64": 2e-13}
 # Places in a cell of each level at which to check its polynomial against the tail probability.
@@ -65,7 +71,7 @@ class Cells(NamedTuple):
             cell_of: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], cells: Cells, *arrays: jax.Array
         ) -> jax.Array:
             t, from_end = split(*arrays)
-            row, place = table.cell_of_tail(t)
+            row, place = table.cell_of_tail(t, LAYOUT[t.dtype.name].grid)
             row = jnp.where(from_end, row + cells.hard.shape[0] // 2, row)
             limit = largest_angle(t.dtype)
             return clip(table.evaluate(*cell_of(row, place, cells)), -limit, limit)
@@ -127,7 +133,7 @@ def polynomials(values: jax.Array, steps: bool = False) -> jax.Array:
 
     With `steps`, cells with a step (see `STEEP`) get a straight line.
     """
-    groups, degree = values.shape[0], table.DEGREE[values.dtype.name]
+    groups, degree = values.shape[0], LAYOUT[values.dtype.name].degree
     cells = values[:, :-1].reshape(groups, -1, degree)
     ends = jnp.concatenate([cells[:, 1:, 0], values[:, -1:]], 1)
     cells = jnp.concatenate([cells, ends[..., None]], -1).reshape(-1, degree + 1)
@@ -177,7 +183,7 @@ def of_panels(divided: Panels) -> Table:
     """Tabulate the quantile of a density from its panels."""
     dtype = np.dtype(divided.edges.dtype)
     fixed = lax.stop_gradient(divided)
-    grid = table.tails(dtype)
+    grid = table.tails(LAYOUT[dtype.name])
     cells = len(grid)
     t = shared(grid, 0.5)
     both = jnp.asarray(np.repeat([False, True], t.size))
@@ -227,7 +233,7 @@ def second_level(
     def tails_of(places: jax.Array) -> jax.Array:
         return low[:, None, None] + extent[:, None, None] * places
 
-    at_nodes = grid.numbers(table.cell_nodes(table.DEGREE[dtype.name]))
+    at_nodes = grid.numbers(table.cell_nodes(LAYOUT[dtype.name].degree))
     t = tails_of(places_of(shared(at_nodes, 1.0)))
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     mass = jnp.maximum(t, 0) * divided.total
