@@ -475,3 +475,16 @@ def test_invalid_start(start, error, message):
 def test_invalid_traced_start(start, message):
     with pytest.raises(TypeError, match="sample_block: " + message):
         jax.jit(lambda start: sample_block(KEY, 0.0, 1.0, start, (3,)))(start)
+
+
+def test_a_shape_that_equals_one_of_integers_is_refused(key):
+    """The arguments of a call are not taken for those of an earlier call that compare equal to them."""
+    assert sample_von_mises(key, 0.0, 4.0, (2,)).shape == (2,)
+    with pytest.raises(TypeError, match="sample_von_mises: shape=.2.0,. must be an integer"):
+        sample_von_mises(key, 0.0, 4.0, (2.0,))
+
+
+@pytest.mark.parametrize("concentration", [4, 4.0, np.float32(4), np.float64(4), np.array(4), np.array(4, ">f4")])
+def test_calls_with_arguments_of_all_types_draw_the_same(key, concentration):
+    expected = sample_von_mises(key, 0.0, jnp.float32(4), (5,))
+    np.testing.assert_array_equal(sample_von_mises(key, 0, concentration, 5, np.float32), expected)
