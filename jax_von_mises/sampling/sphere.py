@@ -27,6 +27,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import cosine, sine_over
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import transform
@@ -91,19 +92,19 @@ def in_plane(
     direction = vectors.aligned(direction, words[0].ndim + 1)
     angle_of = functools.partial(transform.angles_about_zero, route=route, out_sharding=sharding)
 
-    def components(angle: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-        half, across = jnp.sin(0.5 * angle), jnp.sin(angle)
-        versine = 2 * half * half
-        first, second = direction[..., 0], direction[..., 1]
-        return first - (second * across + first * versine), second + (first * across - second * versine)
+    def sines(words: tuple[jax.Array, ...], kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
+        half = 0.5 * angle_of(words, kappa)
+        square = half * half
+        sine = half * sine_over(square)
+        return 2 * sine * cosine(square), sine
 
     if len(words) == 2:
-        return jnp.stack(components(xla.separate_loop(angle_of, words, kappa), direction), -1)
-
-    def pair(words: tuple[jax.Array, ...], kappa: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return components(angle_of(words, kappa), direction)
-
-    return jnp.stack(xla.two_from_one_loop(pair, words, kappa, direction), -1)
+        across, half = xla.separate_loop(sines, words, kappa)
+    else:
+        across, half = xla.two_from_one_loop(sines, words, kappa)
+    versine = 2 * half * half
+    first, second = direction[..., 0], direction[..., 1]
+    return jnp.stack([first - (second * across + first * versine), second + (first * across - second * versine)], -1)
 
 
 def in_space(
