@@ -428,7 +428,7 @@ def tree_sum(terms: list[jax.Array]) -> jax.Array:
     return terms[0]
 
 
-def cell_coefficients(values: jax.Array, powers: np.ndarray, origin: int = 0) -> jax.Array:
+def cell_coefficients(values: jax.Array, powers: np.ndarray, origin: int) -> jax.Array:
     """Return the coefficients (n + 1, cells) of `values` (cells, n + 1).
 
     The first row is the column `origin` of `values`. The others are the differences of the other columns from that one,

@@ -92,16 +92,16 @@ def in_plane(
     direction = vectors.aligned(direction, words[0].ndim + 1)
     angle_of = functools.partial(transform.angles_about_zero, route=route, out_sharding=sharding)
 
-    def sines(words: tuple[jax.Array, ...], kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-        half = 0.5 * angle_of(words, kappa)
+    def sines(angle: jax.Array) -> tuple[jax.Array, jax.Array]:
+        half = 0.5 * angle
         square = half * half
         sine = half * sine_over(square)
         return 2 * sine * cosine(square), sine
 
     if len(words) == 2:
-        across, half = xla.separate_loop(sines, words, kappa)
+        across, half = sines(xla.separate_loop(angle_of, words, kappa))
     else:
-        across, half = xla.two_from_one_loop(sines, words, kappa)
+        across, half = xla.two_from_one_loop(lambda words, kappa: sines(angle_of(words, kappa)), words, kappa)
     versine = 2 * half * half
     first, second = direction[..., 0], direction[..., 1]
     return jnp.stack([first - (second * across + first * versine), second + (first * across - second * versine)], -1)

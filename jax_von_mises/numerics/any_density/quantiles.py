@@ -29,12 +29,9 @@ from jax_von_mises.numerics.elementary import clip
 HARD = 24
 # Cells of the second level on each side of its point, for the distance from it.
 SECOND_GRID = {"float32": table.OctaveGrid(16, 2), "float64": table.OctaveGrid(36, 3)}
-# Cells of the first level, and the degree of the polynomials of both. They are finer than `table.TAILS`, since these
-# quantiles may be singular anywhere near the real line.
-LAYOUT = {
-    "float32": table.Layout(table.OctaveGrid(32, 4, below=1), 3),
-    "float64": table.Layout(table.OctaveGrid(64, 5, below=1), 7),
-}
+# Cells of the first level, and the degree of the polynomials of both. In float64, they are finer than `table.TAILS`,
+# since these quantiles may be singular anywhere near the real line.
+LAYOUT = table.TAILS | {"float64": table.Layout(table.OctaveGrid(64, 5, below=1), 7)}
 # Cells in which the tail has a larger relative error are hard.
 GOOD = {"float32": 1e-6, "float64": 2e-13}
 # Places in a cell of each level at which to check its polynomial against the tail probability.
