@@ -29,12 +29,13 @@ COUNT = 2**24
 ANGLES = 4
 
 
-def cells_by_products(values, powers):
+def cells_by_products(values, powers, origin):
     """Compute `xla.cell_coefficients` as on a CPU."""
     import jax.numpy as jnp
 
-    rises = values[:, 1:] - values[:, :1]
-    return jnp.concatenate([values[:, :1], rises @ jnp.asarray(powers, values.dtype)], axis=1).T
+    first = values[:, origin : origin + 1]
+    rises = jnp.delete(values, origin, 1) - first
+    return jnp.concatenate([first, rises @ jnp.asarray(powers, values.dtype)], axis=1).T
 
 
 # Workarounds of `jax_von_mises.numerics.xla`, each with the code that replaces it and a case that is then worse.
