@@ -23,23 +23,23 @@ def mean(d):
     return (direction / np.linalg.norm(direction)).astype(np.float32)
 
 
-def directions(d, k):
+def directions(d, k, dtype="float32"):
     """Return draws of directions, and those of as many normal components."""
     import jax
 
     import jax_von_mises as jvm
 
     def of(draw, count):
-        return of_keys(draw, mean(d), values(k, count).astype(np.float32))
+        return of_keys(draw, mean(d).astype(dtype), values(k, count).astype(dtype))
 
     def ours(count):
-        return of(lambda key, mean, k: jvm.sample_von_mises_fisher(key, mean, k, (count,)), count)
+        return of(lambda key, mean, k: jvm.sample_von_mises_fisher(key, mean, k, (count,), dtype), count)
 
     def normal(count):
-        return of(lambda key, mean, k: jax.random.normal(key, (count, d)), count)
+        return of(lambda key, mean, k: jax.random.normal(key, (count, d), dtype), count)
 
     def circle(count):
-        return of(lambda key, mean, k: jvm.sample_von_mises(key, 0.0, k, (count,)), count)
+        return of(lambda key, mean, k: jvm.sample_von_mises(key, 0.0, k, (count,), dtype), count)
 
     def with_scipy(count):
         from scipy import stats
@@ -101,8 +101,13 @@ def cases():
         Case(f"d = {d}, a concentration each", size(d), directions(d, BROAD), gpu=2**4)
         for d in (2, 3, 4, 5, 10, 100, 768)
     ]
+    each64 = [
+        Case(f"d = {d}, float64", size(d), directions(d, BROAD, "float64"), dtype="float64", gpu=2**4)
+        for d in (2, 3, 10)
+    ]
     return [
         *each,
+        *each64,
         Case("d = 3, one concentration", 2**18, directions(3, 5.0), gpu=2**4),
         *(Case(f"`log_prob`, d = {d}", size(d), log_prob(d), "points", gpu=2**4) for d in (3, 768)),
     ]
