@@ -23,7 +23,7 @@ VARIABLES = re.compile(r"(JAX|XLA|PJRT)_\w+|GLIBC_TUNABLES|\w+_(NUM_THREADS|VISI
 def git(*arguments):
     """Return the output of a git command in this clone; None without git or outside a clone."""
     try:
-        return subprocess.check_output(("git", *arguments), cwd=ROOT, stderr=subprocess.DEVNULL, text=True).strip()
+        return subprocess.check_output(("git", *arguments), cwd=ROOT, stderr=subprocess.DEVNULL, text=True).rstrip()
     except (OSError, subprocess.SubprocessError):
         return None
 
