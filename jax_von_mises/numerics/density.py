@@ -115,7 +115,7 @@ def scaling(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the power of two by which to multiply small angles, and `kappa` divided by the square of that factor."""
     name = np.dtype(kappa.dtype).name
     huge = kappa > HUGE[name]
-    return jnp.where(huge, FACTOR[name], 1), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
+    return jnp.where(huge, FACTOR[name], 1).astype(kappa.dtype), kappa * jnp.where(huge, FACTOR[name] ** -2, 1)
 
 
 HUGE = {"float32": 2.0**94, "float64": 2.0**700}
@@ -130,8 +130,9 @@ def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """
     moved, k, factor = rescaled(jnp.abs(x), kappa)
     root, n = density_root(HalfAngle.of(moved), k, 1 / k)
-    # Multiplying the angle by 0 keeps NaN.
-    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), ((root * factor) / n) * root)
+    # `scale_by` turns a NaN with a payload, such as R's NA, into a number. Multiplying the angle by 0 keeps NaN.
+    found = jnp.where(jnp.isnan(moved + k), jnp.nan, ((root * factor) / n) * root)
+    return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), found)
 
 
 def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -173,8 +174,10 @@ def log_norm_parts(kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_norm(kappa: jax.Array) -> jax.Array:
     """Return log N(kappa) = -log p(0), where N = 2 pi e^-kappa I0(kappa); -inf at infinity."""
     if kappa.dtype == jnp.float64:
-        n, shift = bessel.norm(kappa, 1 / kappa)
-        return jnp.log(n) - shift
+        # At huge concentrations, N is proportional to kappa^-1/2, and the inverse may underflow.
+        factor, k = scaling(kappa)
+        n, shift = bessel.norm(k, 1 / k)
+        return jnp.log(n) - jnp.log(factor) - shift
     exact, rest = log_norm_parts(kappa)
     return jnp.where(kappa == jnp.inf, -jnp.inf, exact + rest)
 

@@ -138,7 +138,7 @@ def whole_bits(x: jax.Array) -> jax.Array:
 def scale_by(x: jax.Array, exponent: jax.Array) -> jax.Array:
     """Return `x` times 2 to the power in the lower bits of `exponent`, if the result is a normal number.
 
-    NaN stays NaN if `exponent` is its `nearest_whole`.
+    NaN without a payload stays NaN if `exponent` is its `nearest_whole`.
     """
     integer, mantissa_bits = LAYOUT[x.dtype.name]
     return lax.bitcast_convert_type(lax.bitcast_convert_type(x, integer) + (exponent << mantissa_bits), x.dtype)

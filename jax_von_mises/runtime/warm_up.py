@@ -109,8 +109,8 @@ def warmup(
         if not block and out_sharding is None and not environment.cuda_kernels():
             call = traceable(request.family, key, originals, shape, dtype, method)
         if call is not None:
-            typed, arrays, *static = call
-            return checked_when_traced.trace(typed, tuple(map(described.get, given, arrays)), *static)
+            _, arrays, *static = call
+            return checked_when_traced.trace(key, tuple(map(described.get, given, arrays)), *static)
         parameters = tuple(map(described.get, given, request.parameters))
         programs = sampler.kernels_for(request) or PROGRAMS
         return programs.new.trace(dataclasses.replace(request, parameters=parameters))

@@ -280,7 +280,7 @@ def draw(request: Request, buffer: jax.Array | None = None) -> jax.Array:
     return PROGRAMS.run(request, buffer)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5))
+@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5, 6))
 def checked_when_traced(
     key: jax.Array,
     values: tuple[Any, ...],
@@ -288,8 +288,12 @@ def checked_when_traced(
     shape: tuple[int, ...] | None,
     dtype: np.dtype[Any] | None,
     method: str,
+    of_legacy: str | None,
 ) -> jax.Array:
-    """Draw from position 0; check the arguments while the program is traced, once for each combination of types."""
+    """Draw from position 0; check the arguments while the program is traced, once for each combination of types.
+
+    `of_legacy` is the implementation of a legacy key, which is a setting of JAX on which the program depends.
+    """
     named = dict(zip(family.parameters, values, strict=True))
     return _by_family(Request.whole(family, family.name, key, named, shape, dtype, method))
 
@@ -302,9 +306,20 @@ def traceable(
     sizes = (shape,) if type(shape) is int else shape
     # A tuple with other numbers than integers could equal one of integers.
     known = sizes is None or (type(sizes) is tuple and all(type(size) is int for size in sizes))
-    if not (known and isinstance(key, jax.Array) and type(method) is str and all(map(arguments.is_traceable, given))):
+    if not (
+        known
+        and isinstance(key, jax.Array | jax.ShapeDtypeStruct)
+        and type(method) is str
+        and all(map(arguments.is_traceable, given))
+    ):
         return None
-    return key, given, family, sizes, None if dtype is None else np.dtype(dtype), method
+    legacy = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    of_legacy = str(jax.config.jax_default_prng_impl) if legacy else None  # type: ignore[attr-defined]
+    of_result = arguments.float_dtype(family.name, dtype, given)
+    # Numbers and arrays without axes then share a program.
+    compute = arguments.compute_dtype(of_result)
+    given = tuple(compute.type(x) if type(x) is float else x for x in given)
+    return key, given, family, sizes, of_result, method, of_legacy
 
 
 def draw_whole(

@@ -645,3 +645,26 @@ def test_docstrings():
         for heading, text in (parameters | common).items():
             assert text, (name, heading)
             assert text == first.setdefault(heading, text), (name, heading)
+
+
+def test_the_largest_concentrations():
+    """The logarithm of the normaliser is right up to the largest float, where 1 / kappa is not a normal number."""
+    with jax.enable_x64(True):
+        k = np.array([1e200, 1e250, 4.4e307, 4.5e307, 1e308, np.finfo(float).max])
+        half = 0.5 * (np.log(k) - np.log(2 * np.pi))
+        np.testing.assert_allclose(jvm.log_prob(0.0, 0.0, k), half, rtol=1e-14)
+        np.testing.assert_allclose(jvm.entropy(k), 0.5 - half, rtol=1e-14)
+        np.testing.assert_allclose(jvm.kl_divergence(0.0, 1e308, 0.0, 1e300), 0.5 * (np.log(1e8) - 1), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", [0x7FC00001, 0x7FC007A2]), ("float64", [0x7FF80000000007A2])])
+def test_nan_with_a_payload(dtype, bits, key):
+    """R's NA is such a NaN; arithmetic must not read its payload as a number."""
+    with jax.enable_x64(dtype == "float64"):
+        nan = np.array(bits, f"uint{8 * np.dtype(dtype).itemsize}").view(dtype)
+        good = np.asarray(0.5, dtype)
+        for function in (jvm.log_prob, jvm.prob, jvm.cdf, jvm.sf, jvm.log_cdf, jvm.icdf, jvm.isf):
+            for arguments in ((nan, good, good), (good, nan, good), (good, good, nan)):
+                assert np.isnan(function(*arguments)).all(), function.__name__
+        for arguments in ((nan, good), (good, nan)):
+            assert np.isnan(jvm.sample_von_mises(key, *arguments)).all()

@@ -46,6 +46,13 @@ def test_described_arguments_on_other_devices(compiled, key):
     assert not compiled
 
 
+def test_a_described_key(compiled, key):
+    runtime.warmup(11, key=jax.ShapeDtypeStruct((), key.dtype))
+    compiled.clear()
+    sample_von_mises(key, 0.0, 1.0, 11)
+    assert not compiled
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 def test_described_dtypes_that_jax_narrows(compiled, key, dtype):
     """A `jax.ShapeDtypeStruct` may have a dtype that JAX narrows, as it does the array itself."""

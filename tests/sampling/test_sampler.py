@@ -488,3 +488,34 @@ def test_a_shape_that_equals_one_of_integers_is_refused(key):
 def test_calls_with_arguments_of_all_types_draw_the_same(key, concentration):
     expected = sample_von_mises(key, 0.0, jnp.float32(4), (5,))
     np.testing.assert_array_equal(sample_von_mises(key, 0, concentration, 5, np.float32), expected)
+
+
+@pytest.mark.needs_key("philox4x32")
+def test_legacy_keys_follow_the_default_implementation():
+    """A setting of JAX says of which kind a legacy key is; a program compiled before a change is not used."""
+    key, default = jnp.array([1, 2], jnp.uint32), jax.config.jax_default_prng_impl
+    for implementation in ("threefry2x32", "philox4x32"):
+        jax.config.update("jax_default_prng_impl", implementation)
+        try:
+            x = sample_von_mises(key, 0.0, 4.0, (5,))
+        finally:
+            jax.config.update("jax_default_prng_impl", default)
+        typed = random.wrap_key_data(key, impl=implementation)
+        np.testing.assert_array_equal(x, sample_von_mises(typed, 0.0, 4.0, (5,)))
+
+
+def test_calls_of_one_kind_share_a_program(key, compiled):
+    """Numbers, arrays without axes, and the method of a class need no program of their own."""
+    first = sample_von_mises(key, 0.0, 1.0, (7,))
+    zero, one = np.float32(0), np.float32(1)
+    of_jax = jnp.asarray(one)
+    compiled.clear()
+    for x in (
+        sample_von_mises(key, 0, 1, 7),
+        sample_von_mises(key, 0.0, one, (7,), "float32"),
+        sample_von_mises(key, zero, of_jax, (7,)),
+        jvm.VonMises(0.0, 1.0).sample(key, (7,)),
+        jvm.VonMises(zero, one).sample(key, 7),
+    ):
+        np.testing.assert_array_equal(x, first)
+    assert not compiled
