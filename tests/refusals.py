@@ -193,10 +193,19 @@ FUNCTIONS = {
         **{
             f"{cls}.{name}": Refusal(getattr(one, name), {"other": one}, {"other": "distribution"})
             for cls, one, names in (
-                ("VonMises", ONE, ("kl_divergence", "cross_entropy")),
+                ("VonMises", ONE, ("kl_divergence", "cross_entropy", "multiply", "convolve")),
+                ("VonMisesFisher", FISHER, ("kl_divergence", "multiply", "convolve")),
                 ("Torus", TORUS, ("kl_divergence",)),
             )
             for name in names
+        },
+        **{
+            f"{cls.__name__}.from_natural": Refusal(
+                lambda cls=cls, **given: cls.from_natural(**given, validate_args=True),
+                {"natural": np.ones(2, np.float32)},
+                {"natural": "numbers"},
+            )
+            for cls in (jvm.VonMises, jvm.VonMisesFisher)
         },
         "VonMisesFisher": Refusal(
             lambda **given: jvm.VonMisesFisher(**given, validate_args=True),
@@ -217,7 +226,6 @@ FUNCTIONS = {
         "VonMisesFisher.sample_and_log_prob": Refusal(
             FISHER.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
         ),
-        "VonMisesFisher.kl_divergence": Refusal(FISHER.kl_divergence, {"other": FISHER}, {"other": "distribution"}),
         "VonMisesFisher.fit": Refusal(
             jvm.VonMisesFisher.fit,
             {"samples": np.eye(3, dtype=np.float32)},
@@ -478,6 +486,7 @@ FUNCTIONS = {
 
 # Functions and methods without an argument that could be invalid.
 WITHOUT_ARGUMENTS = {
+    *(f"{cls}.{name}" for cls in ("VonMises", "VonMisesFisher") for name in ("natural", "kl_to_uniform")),
     *(f"{cls}.{name}" for cls in ("VonMises", "Torus", "Mixture") for name in ("batch_shape", "event_shape", "dtype")),
     *(f"{cls}.broadcast" for cls in ("VonMises", "Torus", "Mixture")),
     *(f"VonMises.{name}" for name in ("entropy", "mean", "mode", "variance", "stddev", "mean_resultant_length")),

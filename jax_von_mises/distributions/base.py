@@ -146,10 +146,10 @@ class Distribution(ByValue):
         text = f"{type(self).__name__} has no {name}" + (f": {reason}." if reason else ".")
         raise AttributeError(text, name=name, obj=self)
 
-    def _same_class(self, method: str, other: object) -> None:
-        """Raise TypeError if `other` is of another class."""
-        if type(other) is not type(self):
-            name = type(self).__name__
+    def _check_other(self, method: str, other: object, kind: type["Distribution"]) -> None:
+        """Raise TypeError if `other` is not of a `kind`."""
+        if not isinstance(other, kind):
+            name = kind.__name__
             raise TypeError(f"{name}.{method}: other={arguments.safe_repr(other)} must be a {name}.")
 
 

@@ -152,14 +152,8 @@ class Mixture(OfDensity):
         See `VonMises.broadcast`.
         """
         shape = self._shape()
-
-        def each(leaf: ArrayLike) -> jax.Array:
-            return jnp.broadcast_to(arguments.as_jax(leaf), shape + axes_of_angles(self.components))
-
-        return Mixture(
-            logits=jnp.broadcast_to(arguments.as_jax(self.logits), shape),
-            components=jax.tree.map(each, self.components),
-        )
+        logits = jnp.broadcast_to(arguments.as_jax(self.logits), shape)
+        return Mixture(logits=logits, components=self.components._broadcast_to(shape))
 
     def _at(self, index: tuple[Any, ...]) -> "Mixture":
         whole, index = self.broadcast(), (*index, slice(None))
@@ -507,11 +501,10 @@ def check_weights(name: str, weights: Any) -> None:
 @jax.jit
 def log_prob_by_component(mixture: Mixture, value: jax.Array) -> jax.Array:
     """Compute `Mixture.log_prob` of a broadcast mixture in one loop over the values, without sums over short rows."""
-    event = len(axes_of_angles(mixture.components))
     log_weights = mixture.log_weights()
     joint = []
     for j in range(log_weights.shape[-1]):
-        component = jax.tree.map(lambda leaf, j=j: jnp.take(leaf, j, axis=-1 - event), mixture.components)
+        component = mixture.components._at((..., j))
         joint.append(em.log_of_term(log_weights[..., j], component.log_prob(value)))
     top = lax.stop_gradient(functools.reduce(jnp.maximum, joint))
     top = jnp.where(jnp.isfinite(top), top, 0)
@@ -556,11 +549,6 @@ def quantile(mixture: Mixture, q: jax.Array) -> jax.Array:
     step = jnp.where(density > 0, (mixture.cdf(x) - q) / jnp.where(density > 0, density, 1), 0)
     x = jnp.where(at == 0, -end, jnp.where(at == 1, end, x)) - (step - lax.stop_gradient(step))
     return nan_unless(x, (at >= 0) & (at <= 1) & ~jnp.isnan(density))
-
-
-def axes_of_angles(components: em.Components) -> tuple[int, ...]:
-    """Return the sizes of the axes of parameters after those of the batch: the angles of a `Torus`, else none."""
-    return components.event_shape if isinstance(components, Torus) else ()
 
 
 def resultant(components: em.Components) -> tuple[jax.Array, ...]:

@@ -99,6 +99,9 @@ class Torus(Distribution):
         """
         return Torus(self._angles().broadcast())
 
+    def _broadcast_to(self, shape: tuple[int, ...]) -> "Torus":
+        return Torus(self._angles()._broadcast_to(shape + self.event_shape))
+
     def _at(self, index: tuple[Any, ...]) -> "Torus":
         return Torus(self.components._at((*index, slice(None))))
 
@@ -128,7 +131,7 @@ class Torus(Distribution):
 
     def kl_divergence(self, other: "Torus") -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other)."""
-        self._same_class("kl_divergence", other)
+        self._check_other("kl_divergence", other, Torus)
         if self.event_shape != other.event_shape:
             raise ValueError(
                 f"Torus.kl_divergence: `self` has {self.event_shape[0]} angles and `other` {other.event_shape[0]}, but "

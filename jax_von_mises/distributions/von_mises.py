@@ -9,8 +9,10 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
+from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
+from jax_von_mises.numerics.natural import angle_of, concentration_of, vector_of
 from jax_von_mises.sampling import sampler
 
 
@@ -65,6 +67,74 @@ class VonMises(Parametric, OfDensity):
 
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "concentration": concentration}, validate_args)
+
+    @classmethod
+    def from_natural(cls, natural: ArrayLike, validate_args: bool = False) -> "VonMises":
+        r"""Return the distribution with the density proportional to :math:`\exp(\eta_1\cos x + \eta_2\sin x)`.
+
+        Its `concentration` is the length of the natural parameter, and its `loc` the direction.
+
+        Parameters
+        ----------
+        natural : array
+            :math:`\eta`, two components along the last axis. Vectors of length 0 are allowed, and give the uniform
+            distribution. Infinite components give NaN.
+        validate_args : bool
+            Raise ValueError for components that are not finite, if the values are known.
+
+        Returns
+        -------
+        VonMises
+            Its only leaf is `natural`. Words and draws are those of the distribution with the same `loc` and
+            `concentration`.
+
+        Notes
+        -----
+        First derivatives with respect to `natural` are right for every value, also at 0. Those of draws differ from
+        derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
+        :math:`(1 - e^{-\kappa(1 + \cos(x - \mu))}) / \kappa` times a change across :math:`\eta`. Means of functions of
+        draws have the same derivatives either way. At 0, where no angle is the mean direction, the concentration is
+        2^-60 (2^-13 in float16) and `loc` is 0.
+
+        Examples
+        --------
+        >>> import jax
+        >>> from jax_von_mises import VonMises
+        >>> log_prob = lambda natural: VonMises.from_natural(natural).log_prob(0.0)
+        >>> jax.grad(log_prob)(jax.numpy.zeros(2)).tolist()
+        [1.0, 0.0]
+        """
+        return NaturalVonMises._of("VonMises.from_natural", natural, validate_args, 2)
+
+    @property
+    def natural(self) -> jax.Array:
+        """The natural parameter, `concentration` times (cos loc, sin loc); of shape ``batch_shape`` + (2,)."""
+        result: jax.Array = self._compute("natural", vector_of, ("loc", "concentration"))
+        return result
+
+    def multiply(self, other: "VonMises") -> "VonMises":
+        """Return the distribution whose density is proportional to the product of both densities.
+
+        Its natural parameter is the sum of both, as after a measurement. Infinite concentrations give NaN.
+        """
+        self._check_other("multiply", other, VonMises)
+        return VonMises.from_natural(total("VonMises.multiply", self.natural, other.natural))
+
+    def convolve(self, other: "VonMises") -> "VonMises":
+        """Return the von Mises distribution nearest to the sum of two angles, one drawn from each.
+
+        The sum does not have a von Mises distribution. The result has its mean direction and mean resultant length
+        (Mardia and Jupp, *Directional Statistics*, 2000, section 3.5.4), and therefore the largest likelihood.
+        """
+        self._check_other("convolve", other, VonMises)
+        return VonMises(*von_mises.convolution(self.loc, self.concentration, other.loc, other.concentration))
+
+    def kl_to_uniform(self) -> jax.Array:
+        """Return the Kullback-Leibler divergence from `self` to the uniform distribution in nats.
+
+        It is accurate where `concentration` is small, too, unlike the difference of two entropies.
+        """
+        return self._spread(von_mises.kl_to_uniform(self.concentration))
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -176,3 +246,18 @@ class VonMises(Parametric, OfDensity):
     ) -> "VonMises":
         """Fit the distribution by maximum likelihood; see `jax_von_mises.fit`."""
         return cls(*fitting.fit(samples, weights, axis, loc=loc, bias_correction=bias_correction))
+
+
+@pytree("natural")
+class NaturalVonMises(OfNatural, VonMises):
+    """What `VonMises.from_natural` returns."""
+
+    @property
+    def loc(self) -> jax.Array:
+        """Direction of the natural parameter in radians; 0 for a parameter of 0."""
+        return self._part(angle_of)
+
+    @property
+    def concentration(self) -> jax.Array:
+        """Length of the natural parameter."""
+        return self._part(concentration_of)

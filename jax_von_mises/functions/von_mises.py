@@ -333,6 +333,43 @@ def _mean_resultant_length(concentration: jax.Array) -> jax.Array:
     return bessel.ratio(valid(concentration))
 
 
+@with_slopes(lambda y, kappa: bessel.slope(kappa) * jnp.minimum(kappa, bessel.LARGEST_KAPPA))
+def divergence_from_uniform(kappa: jax.Array) -> jax.Array:
+    """Return the Kullback-Leibler divergence from the uniform distribution."""
+    zero = jnp.zeros_like(kappa)
+    return _kl_divergence(zero, kappa, zero, zero)
+
+
+def _kl_to_uniform(concentration: jax.Array) -> jax.Array:
+    return divergence_from_uniform(valid(concentration))
+
+
+def kl_to_uniform(concentration: ArrayLike) -> jax.Array:
+    """Return the Kullback-Leibler divergence from the uniform distribution, in nats."""
+    return evaluate("kl_to_uniform", _kl_to_uniform, concentration=concentration)
+
+
+def convolution(
+    loc: ArrayLike, concentration: ArrayLike, other_loc: ArrayLike, other_concentration: ArrayLike
+) -> tuple[jax.Array, jax.Array]:
+    """Return the mean direction of the sum of two angles, and the concentration of its mean resultant length."""
+    length = {"concentration": concentration, "other_concentration": other_concentration}
+    return (
+        evaluate("convolve", _sum_of_locs, loc=loc, other_loc=other_loc),
+        evaluate("convolve", _concentration_of_sum, **length),
+    )
+
+
+def _sum_of_locs(loc: jax.Array, other: jax.Array) -> jax.Array:
+    return wrap(reduce_turns(loc), reduce_turns(other))
+
+
+def _concentration_of_sum(concentration: jax.Array, other: jax.Array) -> jax.Array:
+    first, second = valid(concentration), valid(other)
+    length, rest = bessel.ratio(first), bessel.one_minus_ratio(first)
+    return bessel.inverse_ratio(length * bessel.ratio(second), rest + length * bessel.one_minus_ratio(second))
+
+
 def moment(order: int, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the complex mean of exp(i * order * x); `loc` and `concentration` are those of the class."""
     length = evaluate("moment", moment_length(order), loc=loc, concentration=concentration)

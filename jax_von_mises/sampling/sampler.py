@@ -13,7 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, mixture, pairs, skewed, sphere, symmetric, transform
+from jax_von_mises.sampling import counter, mixture, natural, pairs, skewed, sphere, symmetric, transform
 from jax_von_mises.sampling.any_density import DENSITY
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw, draw_whole
@@ -237,7 +237,11 @@ def family_of(caller: str, distribution: str) -> Family:
 
 def family_named(name: str) -> Family:
     """Return the family with this name, in any process."""
-    for prefix, made_of in ((mixture.PREFIX, mixture.mixture_of), (skewed.PREFIX, skewed.skewed_of)):
+    for prefix, made_of in (
+        (mixture.PREFIX, mixture.mixture_of),
+        (skewed.PREFIX, skewed.skewed_of),
+        (natural.PREFIX, natural.natural_of),
+    ):
         if name.startswith(prefix):
             return made_of(family_named(name.removeprefix(prefix)))
     others = TORUS, DENSITY, symmetric.WRAPPED_CAUCHY, symmetric.CARDIOID, symmetric.WRAPPED_NORMAL

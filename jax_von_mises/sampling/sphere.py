@@ -172,7 +172,7 @@ def sample_von_mises_fisher(
         One random key of any implementation, typed or legacy.
     mean_direction : array
         :math:`\mu`, a vector of d >= 2 components along the last axis. It is divided by its length; the result is NaN
-        where the length is 0 or not finite.
+        where the length is not finite, or 0 with a concentration above 0.
     concentration : float or array
         :math:`\kappa` in [0, inf]; it broadcasts with the batch shape of `mean_direction`. At 0 the distribution is
         uniform on the sphere; at inf it is a point mass at the mean direction. Negative numbers and NaN give NaN.
@@ -237,7 +237,7 @@ def directions(
     if mean.size == mean.shape[-1]:
         mean = mean.reshape(-1)
     dimension = mean.shape[-1]
-    direction = vectors.direction_of(mean).unit
+    (direction, _), kappa = vectors.direction_if_any(mean, kappa)
     if direction.ndim > 1:
         direction = broadcast_sharded(direction, (*numbers.shape, dimension), sharding)
     if dimension == 2:

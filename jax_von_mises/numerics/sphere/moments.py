@@ -77,6 +77,12 @@ def scaled_cosine_variance(kappa: jax.Array, dimension: int) -> jax.Array:
     return cosine_variance(finite, dimension) * jnp.square(jnp.maximum(finite, 1))
 
 
+def weighted_variance(kappa: jax.Array, dimension: int) -> jax.Array:
+    """Return kappa A', the derivative of the divergence from the uniform distribution."""
+    k = jnp.minimum(kappa, KAPPA_MAX)
+    return k * cosine_variance(k, dimension) * beyond(kappa)
+
+
 def log_norm(kappa: jax.Array, dimension: int) -> jax.Array:
     """Return the logarithm of the integral of exp(kappa (w - 1)) over the sphere; -inf at infinity."""
     return _log_norm(kappa, versine_mean(kappa, dimension), dimension)

@@ -118,6 +118,22 @@ def direction_of(vector: jax.Array) -> Direction:
     return Direction(unit, missing * (1 / length))
 
 
+def direction_if_any(vector: jax.Array, kappa: jax.Array) -> tuple[Direction, jax.Array]:
+    """Return the `Direction` of vectors and their concentrations `kappa`; NaN for a zero vector, unless `kappa` is 0.
+
+    The distribution is then uniform, and the direction is that of the first axis. A single `kappa` stays single.
+    """
+    zero = jnp.all(integers_of(jnp.abs(vector)) == 0, -1)
+    first = (lax.broadcasted_iota(jnp.int32, vector.shape, vector.ndim - 1) == 0).astype(vector.dtype)
+    if kappa.size == 1:
+        known = zero & (kappa.reshape(()) == 0)
+        return direction_of(jnp.where(known[..., None], first, vector)), kappa
+    shape = lax.broadcast_shapes(zero.shape, kappa.shape)
+    kappa = jnp.broadcast_to(kappa, shape)
+    kappa = nan_unless(kappa, ~jnp.broadcast_to(zero, shape) | (kappa == 0))
+    return direction_of(jnp.where(zero[..., None], first, vector)), kappa
+
+
 @jax.custom_jvp
 def sum_of_squares(x: jax.Array) -> jax.Array:
     """Return the sum of squares over the last axis."""
