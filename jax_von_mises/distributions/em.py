@@ -17,15 +17,17 @@ from jax.scipy import special
 from jax_von_mises.distributions import pairs_fit
 from jax_von_mises.distributions.pairs import BivariateVonMises
 from jax_von_mises.distributions.pairs_fit import Array, Kind, kept, turns_removed
+from jax_von_mises.distributions.sphere import VonMisesFisher
 from jax_von_mises.distributions.torus import Torus
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions.samples import HostSets, power_of_two, total
-from jax_von_mises.numerics import bessel
+from jax_von_mises.numerics import bessel, xla
 from jax_von_mises.numerics.circle import deviation
 from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.pairs import moments
+from jax_von_mises.numerics.sphere import moments as sphere
 
-Components = VonMises | Torus | BivariateVonMises
+Components = VonMises | Torus | BivariateVonMises | VonMisesFisher
 
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
@@ -36,6 +38,11 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
 # Starts are chosen among at most this many samples of a data set.
 MOST_PLACES = 2**14
+# From this number of samples on, starts are compared on `MOST_PLACES` of them.
+MANY = 2**16
+# Up to this dimension, 1 - cos of the angle between two directions is computed from their difference, and above it from
+# a product of matrices, with a rounding error of 1e-7 in float32.
+FEW_COMPONENTS = 16
 
 
 def posterior(joint: jax.Array) -> jax.Array:
@@ -99,11 +106,11 @@ def responsibilities(
     )
 
 
-@jax.jit
-def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array) -> Explained:
+@functools.partial(jax.jit, static_argnames="tied")
+def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, tied: bool) -> Explained:
     """Go over angles `x` (sets, d, n), with locations and concentrations `parameters` (sets, j, 2, d).
 
-    The last result is the change of each location, and the new concentrations.
+    The last result is the change of each location, and the new concentrations, which are equal if `tied`.
     """
     loc, k = parameters[:, :, 0, :, None], parameters[:, :, 1, :, None]
     apart = deviation(x[:, None], loc)[0]
@@ -115,7 +122,48 @@ def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, paramete
     sine, versine = means
     length = jnp.hypot(sine, 1 - versine)
     rest = jnp.maximum(versine * (2 - versine) - sine * sine, 0) / (1 + length)
+    if tied:
+        length, rest = (pooled(weight, each) for each in (length, rest))
     return value, weight, jnp.stack([jnp.arctan2(sine, 1 - versine), bessel.inverse_ratio(length, rest)], 2)
+
+
+def pooled(weight: jax.Array, each: jax.Array) -> jax.Array:
+    """Return the weighted mean of the components of a data set, for each of them; they are along the second axis."""
+    weight = weight.reshape(*weight.shape, *[1] * (each.ndim - 2))
+    mean = jnp.sum(weight * each, 1, keepdims=True) / jnp.sum(weight, 1, keepdims=True)
+    return jnp.broadcast_to(mean, each.shape)
+
+
+@functools.partial(jax.jit, static_argnames="tied")
+def over_directions(
+    x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, tied: bool
+) -> Explained:
+    """Go over directions `x` (sets, d, n), with `parameters` (sets, j, d + 1): mean directions and concentrations.
+
+    The last result holds the new parameters. The concentrations are equal if `tied`.
+    """
+    mean, k = parameters[..., :-1], parameters[..., -1]
+    d, exact = mean.shape[-1], lax.Precision.HIGHEST
+    if d <= FEW_COMPONENTS:
+        versine = 0.5 * xla.tree_sum([jnp.square(x[:, None, i] - mean[..., i, None]) for i in range(d)])
+    else:
+        versine = jnp.maximum(1 - jnp.einsum("sdn,sjd->sjn", x, mean, precision=exact), 0)
+    densities = -(k[..., None] * versine) - sphere.log_norm(k, d)[..., None]
+    value, weight, weights = responsibilities(log_weights, densities, share)
+    # Sum in blocks, so that rounding errors grow only with the number of blocks.
+    block = min(x.shape[-1], MOST_PLACES)
+    left, right = (each.reshape(*each.shape[:-1], -1, block) for each in (weights, x))
+    centre = jnp.sum(jnp.einsum("sjmi,sdmi->smjd", left, right, precision=exact), 1)
+    length = jnp.sqrt(jnp.sum(jnp.square(centre), -1))
+    # With the mean square distance q from the old direction, and the change v of the mean, the square of the length is
+    # 1 - q + v^2. A component of weight 0 has the length 0.
+    square = 2 * total(weights * versine) - jnp.sum(jnp.square(centre - mean), -1)
+    rest = jnp.where(length > 0.5, jnp.maximum(square, 0) / (1 + length), 1 - length)
+    direction = centre / jnp.where(length > 0, length, 1)[..., None]
+    if tied:
+        length, rest = (pooled(weight, each) for each in (length, rest))
+    k = sphere.concentration_of(length, rest, d)
+    return value, weight, jnp.concatenate([direction, k[..., None]], -1)
 
 
 @functools.partial(jax.jit, static_argnames="kind")
@@ -144,13 +192,17 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
 class Independent:
     """What expectation maximisation asks of components with independent angles; `parameters` are (sets, j, 2, d)."""
 
-    def __init__(self, angles: int) -> None:
-        self.empty = np.broadcast_to([[0.0], [1.0]], (2, angles))
+    def __init__(self, angles: int, tied: bool) -> None:
+        self.empty, self.tied = np.broadcast_to([[0.0], [1.0]], (2, angles)), tied
 
     def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
         """Go over the data."""
-        found: Explained = over_angles(x, share, log_weights, parameters)
+        found: Explained = over_angles(x, share, log_weights, parameters, tied=self.tied)
         return found
+
+    def apart(self, x: Array, place: Array) -> Array:
+        """Return half the square of the chord between samples `x` (n, d) and a `place` (d,)."""
+        return chord_of_angles(x, place)
 
     def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
         """Return the parameters that explain the data best, from what `over` has found."""
@@ -158,7 +210,10 @@ class Independent:
         return np.stack([loc, np.minimum(found[:, :, 1], largest)], 2)
 
     def completed(self, parameters: Array) -> Array:
-        """Return `parameters`, as `rough` and `random` return them for one data set."""
+        """Return `parameters` of a start, with equal concentrations if they are tied."""
+        if self.tied:
+            parameters = parameters.copy()
+            parameters[:, :, 1] = parameters[:, :, 1].mean(1, keepdims=True)
         return parameters
 
     def rough(self, place: Array, x: Array, share: Array) -> Array:
@@ -170,6 +225,56 @@ class Independent:
     def random(self, generator: np.random.Generator, number: int) -> Array | None:
         """Return None, since these components are clusters, which `rough` finds."""
         return None
+
+
+class Directions:
+    """What expectation maximisation asks of von Mises-Fisher components; `parameters` are (sets, j, d + 1)."""
+
+    def __init__(self, dimension: int, tied: bool) -> None:
+        self.empty, self.tied = np.concatenate([np.eye(dimension)[0], [1.0]]), tied
+
+    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
+        """Go over the data."""
+        found: Explained = over_directions(x, share, log_weights, parameters, tied=self.tied)
+        return found
+
+    def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
+        """Return the parameters that explain the data best, which `over` has found."""
+        return np.concatenate([found[..., :-1], np.minimum(found[..., -1:], largest)], -1)
+
+    def completed(self, parameters: Array) -> Array:
+        """Return `parameters` of a start, with equal concentrations if they are tied."""
+        if self.tied:
+            parameters = parameters.copy()
+            parameters[..., -1] = parameters[..., -1].mean(-1, keepdims=True)
+        return parameters
+
+    def apart(self, x: Array, place: Array) -> Array:
+        """Return half the square of the chord between samples `x` (n, d) and a `place` (d,)."""
+        apart: Array = np.maximum(1 - x @ place, 0)
+        return apart
+
+    def rough(self, place: Array, x: Array, share: Array) -> Array:
+        """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d).
+
+        The concentration is that of equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005.
+        """
+        d = len(place)
+        mean = share @ x / max(share.sum(), np.finfo(float).tiny)
+        r = min(np.sqrt(mean @ mean), 1 - 1e-12)
+        least, most = FIRST_CONCENTRATIONS
+        k = np.clip(r * (d - r * r) / (1 - r * r), least * (d - 1), most * (d - 1))
+        return np.append(mean / r if r > 0 else place, k)
+
+    def random(self, generator: np.random.Generator, number: int) -> Array | None:
+        """Return None, since these components are clusters, which `rough` finds."""
+        return None
+
+
+def chord_of_angles(x: Array, place: Array) -> Array:
+    """Return the sum over all angles of 1 - cos of the differences between samples `x` (n, d) and a `place` (d,)."""
+    apart: Array = np.sum(2 * np.sin(0.5 * (x - place)) ** 2, 1)
+    return apart
 
 
 class Dependent:
@@ -194,6 +299,10 @@ class Dependent:
         locs = turns_removed(end.at[:, :2] + flat[:, :2])
         return np.concatenate([locs, end.at[:, 2:], end.known], 1).reshape(parameters.shape)
 
+    def apart(self, x: Array, place: Array) -> Array:
+        """Return half the square of the chord between samples `x` (n, 2) and a `place` (2,)."""
+        return chord_of_angles(x, place)
+
     def rough(self, place: Array, x: Array, share: Array) -> Array:
         """Return the parameters (5,) of a component at `place` (2,) that explains the samples `x` (n, 2)."""
         share = share / max(share.sum(), np.finfo(float).tiny)
@@ -213,16 +322,19 @@ class Dependent:
         return np.stack([np.pi * phi, np.pi * psi, k, k, r], 1)
 
     def completed(self, parameters: Array) -> Array:
-        """Append `pairs_fit.cumulants` to parameters (sets, j, 5)."""
+        """Append `pairs_fit.cumulants` to parameters (sets, j, 5) of a start."""
         flat = parameters.reshape(-1, 5)
         known = pairs_fit.known_of(self.kind, flat[:, 2:], self.dtype)
         return np.concatenate([flat, known], 1).reshape(*parameters.shape[:-1], 21)
 
 
+Family = Independent | Directions | Dependent
+
+
 class Data(NamedTuple):
     """The data sets on the device, padded, with the family of the components and their largest concentration."""
 
-    family: Independent | Dependent
+    family: Family
     x: jax.Array
     """Shape (sets, d, n)."""
     share: jax.Array
@@ -279,7 +391,7 @@ def climb(data: Data, best: Best, start: Terms, steps: int, tolerance: float) ->
             break
 
 
-def seed(family: Independent | Dependent, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
+def seed(family: Family, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
     """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
@@ -293,7 +405,7 @@ def seed(family: Independent | Dependent, generator: np.random.Generator, number
         chance = share * (nearest if j else 1)
         chance = chance if chance.sum() > 0 else share
         places.append(x[generator.choice(len(x), p=chance / chance.sum())])
-        apart = np.sum(2 * np.sin(0.5 * (x - places[-1])) ** 2, 1)
+        apart = family.apart(x, places[-1])
         owner, nearest = np.where(apart < nearest, j, owner), np.minimum(apart, nearest)
     owned = [np.where(owner == j, share, 0) for j in range(number)]
     parameters = np.stack([family.rough(place, x, own) for place, own in zip(places, owned, strict=True)])
@@ -314,6 +426,7 @@ def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: in
 
 def fit(
     data: Data,
+    few: Data,
     first: Callable[[int], Terms],
     starts: int,
     steps: int,
@@ -323,19 +436,22 @@ def fit(
 ) -> Any:
     """Fit mixtures from the best of several `starts` ``first(i)``, or with 0 from ``first(0)``; return its `best_of`.
 
-    `progress` passes each step on. KeyboardInterrupt gets the attribute `best` with the best result so far, or None.
+    The starts are compared on `few`, which may be `data`. `progress` passes each step on. KeyboardInterrupt gets the
+    attribute `best` with the best result so far, or None.
     """
-    best = Best()
+    trial = Best()
+    best = trial if few is data else Best()
 
     def turns() -> Iterator[None]:
         for i in range(starts):
-            yield from climb(data, best, first(i), TRIAL_STEPS, tolerance)
-        yield from climb(data, best, best.terms or first(0), steps, tolerance)
+            yield from climb(few, trial, first(i), TRIAL_STEPS, tolerance)
+        yield from climb(data, best, trial.terms or first(0), steps, tolerance)
 
     try:
         for _ in progress(turns()):
             pass
     except KeyboardInterrupt as interrupt:
-        interrupt.best = best.terms and best_of(best.terms)  # type: ignore[attr-defined]
+        found = best.terms or trial.terms
+        interrupt.best = found and best_of(found)  # type: ignore[attr-defined]
         raise
     return best.terms and best_of(best.terms)

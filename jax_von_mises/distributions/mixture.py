@@ -1,4 +1,4 @@
-"""Define `Mixture`, a mixture of distributions of angles or of points on a torus, and fit it to data.
+"""Define `Mixture`, a mixture of distributions of angles, points on a torus or directions, and fit it to data.
 
 `Mixture` is a frozen pytree. Its methods call those of the components, and have their accuracy, derivatives and errors.
 """
@@ -24,6 +24,7 @@ from jax_von_mises.distributions.any_density import Density, OfDensity
 from jax_von_mises.distributions.base import as_leaf
 from jax_von_mises.distributions.pairs import BivariateVonMises
 from jax_von_mises.distributions.pytrees import pytree
+from jax_von_mises.distributions.sphere import VonMisesFisher
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
@@ -45,7 +46,7 @@ MOST_STEPS = 128
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Mixture(OfDensity):
-    r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus` or bivariate von Mises distributions.
+    r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus`, bivariate von Mises or von Mises-Fisher distributions.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
     (NaN) are those of the components. Draws have derivatives with respect to the parameters of the component that was
@@ -60,7 +61,7 @@ class Mixture(OfDensity):
     probs : array
         The weights, 0 or more, instead of their logarithms; they are divided by their sum. Give either `logits` or
         `probs`. In both cases, the attribute `logits` holds logarithms.
-    components : VonMises, Torus, SineBivariateVonMises or CosineBivariateVonMises
+    components : VonMises, VonMisesFisher, Torus, SineBivariateVonMises or CosineBivariateVonMises
         The distributions, along the last axis of their batch, which broadcasts with the weights.
     validate_args : bool
         Raise ValueError for `probs` that are negative or not finite, for `logits` that are NaN or inf, and for weights
@@ -208,14 +209,14 @@ class Mixture(OfDensity):
         if not isinstance(self.components, VonMises):
             raise TypeError(
                 "Mixture: entropy, mode, interval, moment and kl_divergence need components of one angle. For points "
-                "on a torus, average functions of log_prob over draws."
+                "of several dimensions, average functions of log_prob over draws."
             )
         return super()._density()
 
     def _of_angles(self, method: str) -> VonMises:
         """Return the components, or raise TypeError if they are not distributions of one angle."""
         if not isinstance(self.components, VonMises):
-            raise TypeError(f"Mixture.{method}: the points of a torus have no order. Use prob or log_prob.")
+            raise TypeError(f"Mixture.{method}: points of several dimensions have no order. Use prob or log_prob.")
         return self.components
 
     def icdf(self, q: ArrayLike) -> jax.Array:
@@ -246,16 +247,24 @@ class Mixture(OfDensity):
         return jnp.exp(self.log_weights())
 
     def mean(self) -> jax.Array:
-        """Return the mean direction in radians, the direction of the mean of (cos x, sin x)."""
+        """Return the mean direction in radians, the direction of the mean of (cos x, sin x).
+
+        For directions, return the mean vector, as `VonMisesFisher.mean` does.
+        """
+        if isinstance(self.components, VonMisesFisher):
+            weights, vectors = em.promote_and_broadcast(self.probs[..., None], self.components.mean())
+            return jnp.sum(weights * jnp.where(weights == 0, 0, vectors), -2)
         cosine, sine = self._resultant()
         return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
 
     def mean_resultant_length(self) -> jax.Array:
-        """Return the length of the mean of (cos x, sin x), for each angle of a point."""
+        """Return the length of the mean of (cos x, sin x), for each angle of a point, or of the mean vector."""
+        if isinstance(self.components, VonMisesFisher):
+            return jnp.sqrt(jnp.sum(jnp.square(self.mean()), -1))
         return jnp.hypot(*self._resultant())
 
     def variance(self) -> jax.Array:
-        """Return the circular variance of each angle, 1 - `mean_resultant_length`.
+        """Return the circular variance of each angle, or that of directions, 1 - `mean_resultant_length`.
 
         For components of one angle, it is a sum of positive terms, without cancellation. For others, the absolute error
         is 2 ulp of 1.
@@ -291,6 +300,7 @@ class Mixture(OfDensity):
         steps: int = 500,
         tolerance: float = 1e-6,
         largest_concentration: float = 1e4,
+        tied: bool = False,
         progress: bool = False,
     ) -> "Mixture":
         """Fit a mixture by expectation maximisation; no step decreases the likelihood.
@@ -302,10 +312,11 @@ class Mixture(OfDensity):
         Parameters
         ----------
         samples : array
-            Angles in radians. For `Torus` and pairs of angles, the last axis holds the angles of a point.
+            Angles in radians. For `Torus` and pairs of angles, the last axis holds the angles of a point. For
+            `VonMisesFisher`, it holds the components of a vector, of which only the direction is used.
         components : class or Mixture
-            `VonMises`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number` components of
-            that class from several random starts, or a mixture to start from.
+            `VonMises`, `VonMisesFisher`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number`
+            components of that class from several random starts, or a mixture to start from.
         weights : array, optional
             Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles. Weights
             below the smallest normal float (1e-38 in float32) count as 0.
@@ -317,15 +328,20 @@ class Mixture(OfDensity):
         key : jax.Array, optional
             Random key of the starts; ``jax.random.key(0)`` by default, so that fits are reproducible.
         starts : int
-            Number of starts. Each takes a few steps, and the one with the largest likelihood continues. The starts are
-            spread over the samples. For pairs of angles, every second start has random locations and correlations.
+            Number of starts. Each takes a few steps, on 2^14 of the samples if there are 2^16 or more, and the one with
+            the largest likelihood continues. The starts are spread over the samples, as in k-means++. For pairs of
+            angles, every second start has random locations and correlations.
         steps : int
             Largest number of steps.
         tolerance : float
             The fit ends when a step increases the mean log likelihood by no more than this.
         largest_concentration : float
             Largest concentration of a component. Without this limit, the likelihood would be unbounded for a component
-            on a single sample.
+            on a single sample. Directions in d dimensions that are close together have a concentration of about
+            (d - 1) / (2 (1 - c)), with the mean c of the cosine of the angle to their mean direction.
+        tied : bool
+            Give all components of a mixture the same concentration (for each angle, on a torus). Pairs have no such
+            fit.
         progress : bool
             Show the number of steps taken, with tqdm (``pip install tqdm``).
 
@@ -333,7 +349,7 @@ class Mixture(OfDensity):
         -------
         Mixture
             The best mixture found. With several starts, a poor local maximum is unlikely but possible. NaN where a data
-            set has no samples, no positive weight, a negative weight, or an angle that is not finite.
+            set has no samples, no positive weight, a negative weight, a number that is not finite, or a zero vector.
 
         Raises
         ------
@@ -353,7 +369,7 @@ class Mixture(OfDensity):
         """
         caller = "Mixture.fit"
         start = components if isinstance(components, Mixture) else None
-        kind: type[em.Components] = type(components.components) if isinstance(components, Mixture) else components
+        kind: type[em.Components] = kind_of(components.components) if isinstance(components, Mixture) else components
         if isinstance(samples, type | Mixture):
             raise TypeError(
                 f"{caller}: samples={arguments.safe_repr(samples)} must be an array of angles. The samples come first: "
@@ -369,26 +385,37 @@ class Mixture(OfDensity):
         counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
         counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
         starts, steps = counts["starts"] if start is None else 0, counts["steps"]
-        shown = progress_of(caller, progress)
+        shown, tied = progress_of(caller, progress), arguments.flag(caller, "tied", tied)
+        if tied and issubclass(kind, BivariateVonMises):
+            raise ValueError(f"{caller}: tied=True is not supported for pairs of angles. Leave it out.")
         sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
         shape = np.shape(sets.samples)
-        if kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
+        if kind is VonMisesFisher:
+            arguments.dimension(caller, "samples", sets.samples)
+        elif kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
             raise ValueError(
                 f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
                 f"{'' if kind is Torus else ', phi and psi'}."
             )
+        if start is not None and start.event_shape and shape[-1:] != start.event_shape:
+            raise ValueError(
+                f"{caller}: samples has shape {shape}, but the components of the mixture have {start.event_shape[0]} "
+                f"{'components' if kind is VonMisesFisher else 'angles'}, which must be the length of the last axis."
+            )
         host = HostSets.of(sets)
-        family: em.Independent | em.Dependent = em.Independent(host.x.shape[2])
+        family: em.Family
         if issubclass(kind, BivariateVonMises):
             family = em.Dependent(kind._MODEL, host.dtype)
-        elif start is not None and kind is Torus and shape[-1] != start.components.event_shape[0]:
-            raise ValueError(
-                f"{caller}: samples has shape {shape}, but the components of the mixture have "
-                f"{start.components.event_shape[0]} angles, which must be the length of the last axis."
-            )
-        data = em.Data(family, *host.on_device(), float(largest_concentration))
+        elif kind is VonMisesFisher:
+            host, family = host.of_directions(), em.Directions(shape[-1], tied)
+        else:
+            family = em.Independent(host.x.shape[2], tied)
+        data = few = em.Data(family, *host.on_device(), float(largest_concentration))
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
+        if starts > 0 and host.x.shape[1] >= em.MANY:
+            host = host.some(em.MOST_PLACES, generator)
+            few = em.Data(family, *host.on_device(), data.largest)
 
         def first(i: int) -> em.Terms:
             if start is not None:
@@ -398,7 +425,7 @@ class Mixture(OfDensity):
         def result(terms: em.Terms) -> Mixture:
             return mixture_from(kind, terms, host.good, sets)
 
-        found: Mixture = em.fit(data, first, starts, steps, float(tolerance), result, shown)
+        found: Mixture = em.fit(data, few, first, starts, steps, float(tolerance), result, shown)
         return found
 
 
@@ -413,23 +440,26 @@ def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Ite
     return functools.partial(tqdm, desc=caller, unit=" steps")
 
 
-def terms_of(start: Mixture, kept: tuple[int, ...], family: "em.Independent | em.Dependent") -> em.Terms:
+def terms_of(start: Mixture, kept: tuple[int, ...], family: em.Family) -> em.Terms:
     """Return a mixture as the start of each of the data sets `kept`."""
     first = start.broadcast()
     wanted, sets = kept + first._shape()[-1:], math.prod(kept)
     behind = len(first.batch_shape) + 1
 
-    def spread(leaf: jax.Array) -> pairs_fit.Array:
-        event = leaf.shape[behind:]
+    def spread(leaf: ArrayLike) -> pairs_fit.Array:
+        event = np.shape(leaf)[behind:]
         values: pairs_fit.Array = np.broadcast_to(np.asarray(leaf, np.float64), wanted + event)
         return values.reshape(sets, *wanted[-1:], *event)
 
-    leaves = [spread(leaf) for leaf in jax.tree.leaves(first.components)]
-    log_weights = spread(first.log_weights())
-    if isinstance(family, em.Independent):
-        loc, k = (leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves)
-        return em.Terms(log_weights, np.stack([loc, k], 2))
-    parameters = np.stack(leaves, -1)
+    own, log_weights = first.components, spread(first.log_weights())
+    if isinstance(family, em.Dependent):
+        parameters = np.stack([spread(leaf) for leaf in jax.tree.leaves(own)], -1)
+    elif isinstance(own, VonMisesFisher):
+        parameters = np.concatenate([spread(own.mode()), spread(own.concentration)[..., None]], -1)
+    else:
+        angles = own.components if isinstance(own, Torus) else own
+        parts = (spread(leaf).reshape(*log_weights.shape, -1) for leaf in (angles.loc, angles.concentration))
+        parameters = np.stack(list(parts), 2)
     return em.Terms(log_weights, family.completed(parameters))
 
 
@@ -446,6 +476,8 @@ def mixture_from(kind: Any, terms: em.Terms, good: pairs_fit.Array, sets: Weight
     components: em.Components
     if kind is Torus:
         components = Torus(VonMises(shaped(parameters[:, :, 0]), shaped(parameters[:, :, 1])))
+    elif kind is VonMisesFisher:
+        components = VonMisesFisher(shaped(parameters[..., :-1]), shaped(parameters[..., -1]))
     elif kind is VonMises:
         components = VonMises(shaped(parameters[:, :, 0, 0]), shaped(parameters[:, :, 1, 0]))
     else:
@@ -455,7 +487,12 @@ def mixture_from(kind: Any, terms: em.Terms, good: pairs_fit.Array, sets: Weight
 
 def kinds() -> tuple[type[em.Components], ...]:
     """Return the classes of distributions that can be components."""
-    return (VonMises, Torus, *BivariateVonMises.__subclasses__())
+    return (VonMises, VonMisesFisher, Torus, *BivariateVonMises.__subclasses__())
+
+
+def kind_of(components: em.Components) -> type[em.Components]:
+    """Return the class among `kinds` of some components."""
+    return next(kind for kind in kinds() if isinstance(components, kind))
 
 
 def names_of_kinds() -> str:

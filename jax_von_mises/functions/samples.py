@@ -168,6 +168,19 @@ class HostSets:
         share = share / np.maximum(share.sum(1, keepdims=True), 1)
         return cls(np.where(good[:, None, None], x, 0), share, good, arguments.compute_dtype(sets.dtype))
 
+    def of_directions(self) -> "HostSets":
+        """Return the samples divided by their lengths; a set with a zero vector of positive weight is not good."""
+        length = np.linalg.norm(self.x, axis=-1)
+        good = self.good & ~((length == 0) & (self.share > 0)).any(1)
+        x = self.x / np.where(length > 0, length, 1)[..., None]
+        return dataclasses.replace(self, x=np.where(good[:, None, None], x, 0), good=good)
+
+    def some(self, number: int, generator: np.random.Generator) -> "HostSets":
+        """Return `number` samples of each set, drawn with their weights as probabilities."""
+        chosen = [generator.choice(len(share), number, p=share / share.sum()) for share in self.share]
+        x = np.stack([x[places] for x, places in zip(self.x, chosen, strict=True)])
+        return dataclasses.replace(self, x=x, share=np.full(x.shape[:2], 1 / number))
+
     def on_device(self) -> tuple[jax.Array, jax.Array]:
         """Return samples (sets, event, n) and shares (sets, n) on the device.
 
