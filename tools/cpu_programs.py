@@ -79,7 +79,9 @@ def programs():
     yield "CircularDistribution, log_prob", lambda k, x: circular(k).log_prob(x), (one, many)
     samples = floats(1, 2, 1024), floats(1, 1024), floats(1, 4)
     angles = floats(1, 1, 1024), *samples[1:], floats(1, 4, 2, 1)
-    yield "a step of Mixture.fit, angles", em.over_angles, angles
+    yield "a step of Mixture.fit, angles", lambda *p: em.over_angles(*p, tied=False), angles
+    directions = floats(1, 3, 1024), *samples[1:], floats(1, 4, 4)
+    yield "a step of Mixture.fit, directions", lambda *p: em.over_directions(*p, tied=False), directions
     yield "a step of Mixture.fit, pairs", lambda *p: em.over_pairs(*p, models.Sine), (*samples, floats(1, 4, 6))
     yield "a step of a fit of pairs", lambda k: pairs_fit.cumulants(models.Sine, k), (floats(3, 2),)
 

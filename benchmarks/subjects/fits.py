@@ -24,6 +24,15 @@ def pairs(generator, count):
     return ((place + noise + np.pi) % (2 * np.pi) - np.pi).astype(np.float32)
 
 
+def clusters(generator, count, dimension, number):
+    """Return directions around several others, with a mean cosine of 0.6."""
+    centres = generator.normal(size=(number, dimension))
+    centres = 0.75 * centres / np.linalg.norm(centres, axis=1, keepdims=True)
+    x = centres[generator.integers(0, number, count)]
+    x = x + generator.normal(size=x.shape) / np.sqrt(dimension)
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
 def of(fit, make):
     """Return a competitor that waits for the result of a fit."""
     import jax
@@ -78,6 +87,12 @@ def cases():
             "`Mixture.fit`, 1,000 pairs, two components",
             1,
             {OURS: mixture(jvm.SineBivariateVonMises, lambda generator: pairs(generator, 1000), number=2)},
+            "s",
+        ),
+        Case(
+            "`Mixture.fit`, 100,000 directions, d = 384, 20 components",
+            1,
+            {OURS: mixture(jvm.VonMisesFisher, lambda generator: clusters(generator, 100_000, 384, 20), number=20)},
             "s",
         ),
     ]

@@ -36,8 +36,10 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 # Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
 # their densities have two modes.
 RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
-# Starts are chosen among at most this many samples of a data set.
-MOST_PLACES = 2**14
+# Starts are chosen among at most this many samples of a data set, and among fewer if they have more numbers than this.
+MOST_PLACES, MOST_NUMBERS = 2**14, 2**20
+# A component of a start is placed at one of as many samples as there are components, but at most this number.
+MOST_TRIED = 32
 # From this number of samples on, starts are compared on `MOST_PLACES` of them.
 MANY = 2**16
 # Up to this dimension, 1 - cos of the angle between two directions is computed from their difference, and above it from
@@ -200,9 +202,9 @@ class Independent:
         found: Explained = over_angles(x, share, log_weights, parameters, tied=self.tied)
         return found
 
-    def apart(self, x: Array, place: Array) -> Array:
-        """Return half the square of the chord between samples `x` (n, d) and a `place` (d,)."""
-        return chord_of_angles(x, place)
+    def apart(self, x: Array, places: Array) -> Array:
+        """Return half the squares (t, n) of the chords between samples `x` (n, d) and `places` (t, d)."""
+        return chords_of_angles(x, places)
 
     def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
         """Return the parameters that explain the data best, from what `over` has found."""
@@ -249,9 +251,9 @@ class Directions:
             parameters[..., -1] = parameters[..., -1].mean(-1, keepdims=True)
         return parameters
 
-    def apart(self, x: Array, place: Array) -> Array:
-        """Return half the square of the chord between samples `x` (n, d) and a `place` (d,)."""
-        apart: Array = np.maximum(1 - x @ place, 0)
+    def apart(self, x: Array, places: Array) -> Array:
+        """Return half the squares (t, n) of the chords between samples `x` (n, d) and `places` (t, d)."""
+        apart: Array = np.maximum(1 - places @ x.T, 0)
         return apart
 
     def rough(self, place: Array, x: Array, share: Array) -> Array:
@@ -271,9 +273,9 @@ class Directions:
         return None
 
 
-def chord_of_angles(x: Array, place: Array) -> Array:
-    """Return the sum over all angles of 1 - cos of the differences between samples `x` (n, d) and a `place` (d,)."""
-    apart: Array = np.sum(2 * np.sin(0.5 * (x - place)) ** 2, 1)
+def chords_of_angles(x: Array, places: Array) -> Array:
+    """Return the sums (t, n) over all angles of 1 - cos of the differences of samples (n, d) and places (t, d)."""
+    apart: Array = np.sum(2 * np.sin(0.5 * (x - places[:, None])) ** 2, -1)
     return apart
 
 
@@ -299,9 +301,9 @@ class Dependent:
         locs = turns_removed(end.at[:, :2] + flat[:, :2])
         return np.concatenate([locs, end.at[:, 2:], end.known], 1).reshape(parameters.shape)
 
-    def apart(self, x: Array, place: Array) -> Array:
-        """Return half the square of the chord between samples `x` (n, 2) and a `place` (2,)."""
-        return chord_of_angles(x, place)
+    def apart(self, x: Array, places: Array) -> Array:
+        """Return half the squares (t, n) of the chords between samples `x` (n, 2) and `places` (t, 2)."""
+        return chords_of_angles(x, places)
 
     def rough(self, place: Array, x: Array, share: Array) -> Array:
         """Return the parameters (5,) of a component at `place` (2,) that explains the samples `x` (n, 2)."""
@@ -395,18 +397,24 @@ def seed(family: Family, generator: np.random.Generator, number: int, x: Array, 
     """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
-    proportional to its weight times the square of its chord to the nearest sample drawn before.
+    proportional to its weight times the square of its chord to the nearest sample drawn before. Of several samples, the
+    one that reduces the mean of these squares most is taken; in many dimensions, clusters are not much nearer to
+    themselves than to each other.
     """
-    if len(x) > MOST_PLACES:
-        chosen = generator.choice(len(x), MOST_PLACES, p=share / share.sum())
-        x, share = x[chosen], np.full(MOST_PLACES, 1 / MOST_PLACES)
+    # Samples of many components take long to compare.
+    most = max(min(MOST_PLACES, MOST_NUMBERS // x.shape[1]), MOST_PLACES // 4)
+    if len(x) > most:
+        chosen = generator.choice(len(x), most, p=share / share.sum())
+        x, share = x[chosen], np.full(most, 1 / most)
     nearest, owner, places = np.full(len(x), np.inf), np.zeros(len(x), int), []
     for j in range(number):
         chance = share * (nearest if j else 1)
         chance = chance if chance.sum() > 0 else share
-        places.append(x[generator.choice(len(x), p=chance / chance.sum())])
-        apart = family.apart(x, places[-1])
-        owner, nearest = np.where(apart < nearest, j, owner), np.minimum(apart, nearest)
+        tried = x[generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())]
+        apart = np.minimum(family.apart(x, tried), nearest)
+        best = np.argmin(apart @ share)
+        places.append(tried[best])
+        owner, nearest = np.where(apart[best] < nearest, j, owner), apart[best]
     owned = [np.where(owner == j, share, 0) for j in range(number)]
     parameters = np.stack([family.rough(place, x, own) for place, own in zip(places, owned, strict=True)])
     return Terms(np.log(np.maximum([own.sum() for own in owned], 1e-3)), parameters)

@@ -89,7 +89,7 @@ def sample_truncated(
     *Derivatives.* Pathwise derivatives with respect to `loc`, `concentration`, `low` and `high` are exact at the drawn
     angle.
 
-    *Speed.* Two CPU cores draw 45 to 60 million float32 angles per second from a single arc, unless its probability is
+    *Speed.* Two CPU cores draw about 35 million float32 angles per second from a single arc, unless its probability is
     below the smallest float. Such an arc takes five times as long. Arcs that differ between elements take ten times as
     long.
 

@@ -7,20 +7,14 @@ import pytest
 from scipy import optimize, special
 
 from jax_von_mises import Mixture, VonMises, VonMisesFisher
-from tests import sphere_reference
+from tests import children, sphere_reference
 
 MEANS = np.float32([[1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.0, 0.0, -1.0]])
 TRUTH = Mixture(probs=[0.3, 0.5, 0.2], components=VonMisesFisher(MEANS, np.float32([20.0, 60.0, 4.0])))
 
 
-# Expenses of 40 persons for housing, food and service: data set `household` of the R package HSAUR2.
-HOUSEHOLD = """
-    820 114 154 184 74 20 921 66 455 488 80 115 721 83 104 614 55 193 801 56 214 396 59 80 864 65 352 845 64 414 404
-    97 47 781 47 452 457 103 108 1029 71 189 1047 90 298 552 91 158 718 104 304 495 114 74 382 77 147 1090 59 177
-    497 591 291 839 942 365 798 1308 584 892 842 395 1585 781 1740 755 764 438 388 655 233 617 879 719 248 438 65
-    1641 440 2063 1180 1243 813 619 684 204 253 422 48 661 739 188 1981 869 1032 1746 746 1594 1865 915 1767 238 522
-    75 1199 1095 344 1524 964 1410
-"""
+# Expenses of 40 persons for housing, food and service.
+HOUSEHOLD = children.ROOT / "docs" / "examples" / "household.csv"
 
 
 def log_density(x, mean, k):
@@ -210,7 +204,7 @@ def test_against_movmf(number, value):
     The table has two digits; the log likelihoods agree with its values of the BIC, and with those of an implementation
     in float64 NumPy. movMF's densities are per share of the sphere.
     """
-    x = np.float32(HOUSEHOLD.split()).reshape(40, 3)
+    x = np.loadtxt(HOUSEHOLD, np.float32, delimiter=",", skiprows=1, usecols=(0, 1, 2))
     found = Mixture.fit(x, VonMisesFisher, number=number, tolerance=1e-9)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     total = float(found.log_prob(unit).sum()) + 40 * np.log(4 * np.pi)
