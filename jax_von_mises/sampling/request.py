@@ -308,18 +308,23 @@ def traceable(
     known = sizes is None or (type(sizes) is tuple and all(type(size) is int for size in sizes))
     if not (
         known
-        and isinstance(key, jax.Array | jax.ShapeDtypeStruct)
+        and isinstance(key, (jax.Array, jax.ShapeDtypeStruct))
         and type(method) is str
         and all(map(arguments.is_traceable, given))
     ):
         return None
-    legacy = not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    legacy = isinstance(key.dtype, np.dtype)
     of_legacy = str(jax.config.jax_default_prng_impl) if legacy else None  # type: ignore[attr-defined]
-    of_result = arguments.float_dtype(family.name, dtype, given)
-    # Numbers and arrays without axes then share a program.
-    compute = arguments.compute_dtype(of_result)
-    given = tuple(compute.type(x) if type(x) is float else x for x in given)
-    return key, given, family, sizes, of_result, method, of_legacy
+    if dtype is not None or not all(type(x) is float for x in given):
+        # Equal numbers share a program, whether they are Python's, NumPy's or JAX's.
+        of_result = arguments.float_dtype(family.name, dtype, given)
+        default = of_result == arguments.float_dtype(family.name, None, ())
+        if default and all(type(x) is float or (type(x) is of_result.type) for x in given):
+            given, dtype = tuple(map(float, given)), None
+        else:
+            compute = arguments.compute_dtype(of_result).type
+            given, dtype = tuple(compute(x) if type(x) is float else x for x in given), of_result
+    return key, given, family, sizes, dtype, method, of_legacy
 
 
 def draw_whole(
