@@ -204,6 +204,15 @@ class WrappedNormal(Symmetric):
     def __init__(self, loc: ArrayLike, scale: ArrayLike, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "scale": scale}, validate_args)
 
+    def score(self, value: ArrayLike) -> jax.Array:
+        """Return the derivative of `log_prob` with respect to `value`, per radian, as diffusion models learn it.
+
+        It has period 2 pi. A sum over turns gives it below a `scale` of 1.5, and one over waves above. The error is at
+        most 2e-6 (float32) or 1e-13 (float64) times the larger of the result and 1 / scale, or above 1.5 of the result
+        and the mean resultant length. At a `scale` of 0 it is 0 at `loc`, and infinite elsewhere.
+        """
+        return self._evaluate("score", symmetric.normal_score, value=value)
+
     def variance(self) -> jax.Array:
         """Return the circular variance 1 - exp(-scale^2 / 2), without cancellation."""
         return self._evaluate("variance", named.normal_variance)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises.functions.von_mises import Function
-from jax_von_mises.numerics import density
+from jax_von_mises.numerics import density, named
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 
@@ -64,6 +64,11 @@ def log_prob(law: Law) -> Function:
         return law.log_density(deviation(value, loc)[0], shape)
 
     return compute
+
+
+def normal_score(value: jax.Array, loc: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the derivative of the logarithm of the wrapped normal density with respect to the value."""
+    return named.normal_score(deviation(value, loc)[0], scale)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 from jax_von_mises.numerics.sphere import vectors
 
@@ -22,6 +23,8 @@ STEPS = 6
 WIDE = 10.0
 # From this scale on, the wrapped normal's mean resultant length is 0 in float64, as is its derivative.
 WIDEST = 40.0
+# The scale at which the score changes from one series to the other.
+SCORE_SWITCH = 1.5
 # Below this scale, the wrapped normal's log density is that of the nearest turn alone, up to rounding.
 NARROW = 1e-8
 
@@ -167,6 +170,37 @@ def normal_log_density(x: jax.Array, scale: jax.Array) -> jax.Array:
     series = sum(rho ** (k * k) * jnp.cos(k * x) for k in range(1, TERMS + 1))
     value = jnp.where(narrow, direct, jnp.log1p(2 * series) - np.log(2 * np.pi))
     return jnp.where(scale == 0, jnp.where(x == 0, jnp.inf, -jnp.inf), value)
+
+
+def normal_score(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the derivative of the logarithm of the wrapped normal density with respect to `x`.
+
+    The error is a few roundings of the result, or of 1 / scale for the nearest turns of both sides, which cancel at pi.
+    """
+    scale = nan_unless(scale, scale >= 0)
+    narrow = scale < SCORE_SWITCH
+    small = jnp.maximum(jnp.where(narrow, scale, 1.0), np.finfo(x.dtype).tiny)
+    within = jnp.maximum(small, NARROW)
+    # As in `normal_log_density`, but pi is a sum of two numbers, since the weights of two turns are equal there.
+    turns = range(-TERMS, TERMS + 1)
+    relative = [-moved_by(x, k) * (2 * np.pi * k / within) / within for k in turns]
+    top = lax.stop_gradient(functools.reduce(jnp.maximum, relative))
+    weights = [jnp.exp(each - top) for each in relative]
+    mean = sum(w * moved_by(x, 2 * k) for w, k in zip(weights, turns, strict=True)) / sum(weights)
+    direct = -in_scales(in_scales(mean, small), small)
+    rho = normal_length(1, jnp.where(narrow, SCORE_SWITCH, scale))
+    waves = [rho ** (k * k) for k in range(1, TERMS + 1)]
+    above = sum(k * each * jnp.sin(k * x) for k, each in enumerate(waves, 1))
+    series = -2 * above / (1 + 2 * sum(each * jnp.cos(k * x) for k, each in enumerate(waves, 1)))
+    return jnp.where(scale == 0, jnp.where(x == 0, 0, -jnp.inf * jnp.sign(x)), jnp.where(narrow, direct, series))
+
+
+def moved_by(x: jax.Array, halves: int) -> jax.Array:
+    """Return x + pi * `halves` without the rounding error of pi."""
+    exact = halves * np.pi
+    near = float(np.asarray(exact, x.dtype))
+    rest = halves * 1.2246467991473532e-16 if x.dtype == jnp.float64 else exact - near
+    return xla.round_here(x + near, 64) + rest
 
 
 def half_square(scale: jax.Array) -> jax.Array:

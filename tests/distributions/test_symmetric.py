@@ -257,3 +257,42 @@ def test_invalid_parameters(key):
             assert np.isnan(one.moment(0))
             assert np.isnan(one.sample(key))
             assert np.isnan(one.kl_divergence(VonMises(0.0, 1.0)))
+
+
+def exact_score(x, scale):
+    """Return the derivative of the logarithm of the wrapped normal density, by its sum over turns."""
+    x, scale = mpmath.mpf(float(x)), mpmath.mpf(float(scale))
+    places = [x + 2 * mpmath.pi * k for k in range(-60, 61)]
+    top = max(-p * p for p in places)
+    weights = [mpmath.exp((-p * p - top) / (2 * scale * scale)) for p in places]
+    return -sum(w * p for w, p in zip(weights, places, strict=True)) / sum(weights) / scale**2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scores(dtype):
+    """They agree with mpmath at all scales, next to pi and on both sides of the change of series."""
+    x = np.concatenate([np.linspace(-3.141, 3.141, 20), np.pi - np.float64([1e-2, 1e-4, 1e-6]), [0, 1e-6, -1e-3]])
+    x = x.astype(dtype)
+    scales = np.array([1e-6, 1e-3, 0.05, 0.1, 0.3, 1.0, 1.4999, 1.5, 2.5, 5.0, 9.0], dtype)
+    with jax.enable_x64(dtype == "float64"), mpmath.workdps(60):
+        found = np.asarray(WrappedNormal(np.zeros((), dtype), scales[:, None]).score(x), float)
+        exact = np.array([[float(exact_score(each, scale)) for each in x] for scale in scales])
+    least = np.where(scales < named.SCORE_SWITCH, 1 / scales, np.exp(-(scales.astype(float) ** 2) / 2))[:, None]
+    error = np.abs(found - exact) / np.maximum(np.abs(exact), least)
+    assert error.max() < {"float32": 2e-6, "float64": 1e-13}[dtype]
+
+
+def test_score_is_the_derivative_of_the_log_density(key):
+    distribution = WrappedNormal(2.5, np.float32([0.2, 1.0, 3.0]))
+    x = distribution.sample(key, (20,))
+    slope = jax.vmap(jax.vmap(jax.grad(lambda x, d: d.log_prob(x)), (0, 0)), (0, None))(x, distribution.broadcast())
+    np.testing.assert_allclose(distribution.score(x), slope, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(distribution.score(x + 2 * np.pi), distribution.score(x), rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(
+        jnp.mean(WrappedNormal(0.0, 0.7).score(WrappedNormal(0.0, 0.7).sample(key, (4000,)))), 0, atol=0.1
+    )
+    second = jax.grad(jax.grad(lambda x: WrappedNormal(0.0, 0.7).log_prob(x)))(0.3)
+    np.testing.assert_allclose(jax.grad(lambda x: WrappedNormal(0.0, 0.7).score(x))(0.3), second, rtol=1e-4)
+    assert np.isnan(WrappedNormal(0.0, -1.0).score(0.5))
+    assert WrappedNormal(0.0, 0.0).score(np.float32([-1, 0, 1])).tolist() == [np.inf, 0, -np.inf]
+    assert WrappedNormal(jnp.bfloat16(0), jnp.bfloat16(1)).score(jnp.bfloat16(1)).dtype == jnp.bfloat16
