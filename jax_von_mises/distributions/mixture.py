@@ -28,7 +28,7 @@ from jax_von_mises.distributions.sphere import VonMisesFisher
 from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
-from jax_von_mises.functions.samples import HostSets, WeightedSets, loop_on_host
+from jax_von_mises.functions.samples import HostSets, WeightedSets, loop_on_host, warn_of_degrees
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.density import valid
@@ -402,6 +402,8 @@ class Mixture(OfDensity):
                 f"{caller}: samples has shape {shape}, but the components of the mixture have {start.event_shape[0]} "
                 f"{'components' if kind is VonMisesFisher else 'angles'}, which must be the length of the last axis."
             )
+        if kind is not VonMisesFisher:
+            warn_of_degrees(caller, sets.samples)
         host = HostSets.of(sets)
         family: em.Family
         if issubclass(kind, BivariateVonMises):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jax_von_mises.functions.samples import HostSets, WeightedSets, power_of_two
+from jax_von_mises.functions.samples import HostSets, WeightedSets, power_of_two, warn_of_degrees
 from jax_von_mises.numerics.pairs import models, moments
 
 Kind = type[models.Sine | models.Cosine]
@@ -225,6 +225,7 @@ def fit(
             f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
             "Put them together with jnp.stack([phi, psi], axis=-1)."
         )
+    warn_of_degrees(caller, sets.samples)
     host = HostSets.of(sets)
     dtype, x, share = host.dtype, host.x, host.share
     origins = np.arctan2(*(np.einsum("sn,sni->si", share, function(x)) for function in (np.sin, np.cos)))

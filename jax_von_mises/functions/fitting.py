@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.samples import WeightedSets, effective_size, total
+from jax_von_mises.functions.samples import WeightedSets, effective_size, total, warn_of_degrees
 from jax_von_mises.functions.von_mises import direction
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
@@ -52,7 +52,8 @@ def fit(
     ----------
     samples : array
         Angles in radians, of any float dtype; bfloat16 and float16 are computed in float32. Convert degrees with
-        ``jnp.deg2rad``: they cannot be detected, and would give a wrong estimate.
+        ``jnp.deg2rad``: they would give a wrong estimate. If most of the first 1,000 are beyond two turns, and are
+        known and in the host's memory, a warning says that they look like degrees.
     weights : array, optional
         Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`. Weights
         below the smallest normal float (1e-38 in float32) count as 0.
@@ -120,7 +121,9 @@ def fit(
     """
     caller = "fit"
     bias_correction = arguments.flag(caller, "bias_correction", bias_correction)
-    estimate: Estimate = _fit(WeightedSets.of(caller, "angle", samples, weights, axis, loc=loc), bias_correction)
+    sets = WeightedSets.of(caller, "angle", samples, weights, axis, loc=loc)
+    warn_of_degrees(caller, sets.samples)
+    estimate: Estimate = _fit(sets, bias_correction)
     return estimate
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.elementary import nan_unless
 
+# Angles look like degrees if most of the first ones are beyond two turns.
+TWO_TURNS, FIRST = 4 * np.pi, 1000
 # Number of summands in a block.
 SUM_BLOCK = 2**14
 
@@ -119,6 +122,23 @@ class WeightedSets:
         """Return `known` in the shape of one sample for each set."""
         shape = self.kept + np.shape(self.samples)[len(self.batch) :]
         return jnp.broadcast_to(jnp.asarray(self.known, arguments.compute_dtype(self.dtype)), shape)
+
+
+def warn_of_degrees(caller: str, angles: Any) -> None:
+    """Warn once for each place of a call if checked angles, known and in the host's memory, look like degrees."""
+    on_host = not isinstance(angles, jax.Array) or (
+        not isinstance(angles, jax.core.Tracer) and {device.platform for device in angles.devices()} == {"cpu"}
+    )
+    if not on_host:
+        return
+    first = np.abs(np.ravel(np.asarray(angles))[:FIRST].astype(np.float64))
+    if first.size and np.mean(first > TWO_TURNS) > 0.5:
+        warnings.warn(
+            f"{caller}: most angles are beyond two turns, so they may be degrees. Convert those with jnp.deg2rad. If "
+            "they are radians, ignore this: warnings.filterwarnings('ignore', '.*beyond two turns')",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 @contextlib.contextmanager

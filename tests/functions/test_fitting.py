@@ -1,5 +1,7 @@
 """Compare maximum likelihood with its definition, SciPy, and the spread predicted by the Fisher information."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+import jax_von_mises as jvm
 from jax_von_mises import VonMises, fit, log_prob, standard_errors
 from tests import reference
 
@@ -346,3 +349,32 @@ def test_class_method():
     x = np.resize([0.1, 0.2, 0.4], 1000)
     assert VonMises.fit(x) == VonMises(*fit(x))
     assert VonMises.fit(x, loc=0.2, bias_correction=True) == VonMises(*fit(x, loc=0.2, bias_correction=True))
+
+
+def test_degrees_are_noticed():
+    """A warning says how to convert and how to silence it; traced, few or small angles give none."""
+    degrees = np.linspace(10.0, 300.0, 50)
+    kinds = jvm.VonMises, jvm.Torus, jvm.SineBivariateVonMises
+    pairs = np.stack([degrees, degrees], -1)
+    quick = {"number": 1, "starts": 1, "steps": 1}
+    for call in (
+        lambda: jvm.fit(degrees),
+        lambda: jvm.fit(jnp.asarray(degrees)),
+        lambda: jvm.VonMises.fit(degrees),
+        lambda: jvm.SineBivariateVonMises.fit(pairs),
+        *(
+            lambda k=k: jvm.Mixture.fit(degrees if k is kinds[0] else pairs, k, number=1, starts=1, steps=1)
+            for k in kinds
+        ),
+    ):
+        with pytest.warns(UserWarning, match=r"fit: most angles are beyond two turns.*jnp.deg2rad.*filterwarnings"):
+            call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.jit(jvm.fit)(degrees)
+        jvm.fit(np.deg2rad(degrees))
+        jvm.fit(np.linspace(-12.0, 12.0, 9))
+        jvm.fit(np.zeros(0))
+        jvm.VonMisesFisher.fit(30 * np.eye(3))
+        warnings.filterwarnings("ignore", ".*beyond two turns")
+        jvm.fit(degrees)
