@@ -362,10 +362,7 @@ def test_degrees_are_noticed():
         lambda: jvm.fit(jnp.asarray(degrees)),
         lambda: jvm.VonMises.fit(degrees),
         lambda: jvm.SineBivariateVonMises.fit(pairs),
-        *(
-            lambda k=k: jvm.Mixture.fit(degrees if k is kinds[0] else pairs, k, number=1, starts=1, steps=1)
-            for k in kinds
-        ),
+        *(lambda k=k: jvm.Mixture.fit(degrees if k is kinds[0] else pairs, k, **quick) for k in kinds),
     ):
         with pytest.warns(UserWarning, match=r"fit: most angles are beyond two turns.*jnp.deg2rad.*filterwarnings"):
             call()
