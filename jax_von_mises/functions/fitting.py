@@ -52,8 +52,8 @@ def fit(
     ----------
     samples : array
         Angles in radians, of any float dtype; bfloat16 and float16 are computed in float32. Convert degrees with
-        ``jnp.deg2rad``: they would give a wrong estimate. If most of the first 1,000 are beyond two turns, and are
-        known and in the host's memory, a warning says that they look like degrees.
+        ``jnp.deg2rad``: they would give a wrong estimate. If most of the first 1,000 are beyond two turns, but below
+        3,600, and are known and in the host's memory, a warning says that they look like degrees.
     weights : array, optional
         Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`. Weights
         below the smallest normal float (1e-38 in float32) count as 0.

@@ -19,8 +19,8 @@ from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.elementary import nan_unless
 
-# Angles look like degrees if most of the first ones are beyond two turns.
-TWO_TURNS, FIRST = 4 * np.pi, 1000
+# Angles look like degrees if most of the first ones are beyond two turns, and within ten turns in degrees.
+TWO_TURNS, TEN_TURNS, FIRST = 4 * np.pi, 3600.0, 1000
 # Number of summands in a block.
 SUM_BLOCK = 2**14
 
@@ -132,7 +132,7 @@ def warn_of_degrees(caller: str, angles: Any) -> None:
     if not on_host:
         return
     first = np.abs(np.ravel(np.asarray(angles))[:FIRST].astype(np.float64))
-    if first.size and np.mean(first > TWO_TURNS) > 0.5:
+    if first.size and np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5:
         warnings.warn(
             f"{caller}: most angles are beyond two turns, so they may be degrees. Convert those with jnp.deg2rad. If "
             "they are radians, ignore this: warnings.filterwarnings('ignore', '.*beyond two turns')",
