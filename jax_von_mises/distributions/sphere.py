@@ -116,7 +116,7 @@ class VonMisesFisher(Parametric):
         >>> import jax
         >>> from jax_von_mises import VonMisesFisher
         >>> mean = lambda natural: VonMisesFisher.from_natural(natural).mean()
-        >>> jax.jacobian(mean)(jax.numpy.zeros(3)).round(3).tolist()[0]
+        >>> [round(slope, 3) for slope in jax.jacobian(mean)(jax.numpy.zeros(3))[0].tolist()]
         [0.333, 0.0, 0.0]
         """
         return NaturalVonMisesFisher._of("VonMisesFisher.from_natural", natural, validate_args)
