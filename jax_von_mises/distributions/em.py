@@ -6,7 +6,7 @@ data and the components are padded with weights of 0, so one program serves all 
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -191,8 +191,29 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
     return value, weight, jnp.sum(products, -1)
 
 
-class Independent:
+class Clusters:
+    """What expectation maximisation asks of components that are clusters, which may have one concentration."""
+
+    tied: bool
+    of_concentrations: ClassVar[Any]
+    """The index of the concentrations in `parameters` (sets, j, ...)."""
+
+    def completed(self, parameters: Array) -> Array:
+        """Return `parameters` of a start, with equal concentrations if they are tied."""
+        if self.tied:
+            parameters, place = parameters.copy(), self.of_concentrations
+            parameters[place] = parameters[place].mean(1, keepdims=True)
+        return parameters
+
+    def random(self, generator: np.random.Generator, number: int) -> Array | None:
+        """Return None, since `rough` finds clusters."""
+        return None
+
+
+class Independent(Clusters):
     """What expectation maximisation asks of components with independent angles; `parameters` are (sets, j, 2, d)."""
+
+    of_concentrations = slice(None), slice(None), 1
 
     def __init__(self, angles: int, tied: bool) -> None:
         self.empty, self.tied = np.broadcast_to([[0.0], [1.0]], (2, angles)), tied
@@ -211,26 +232,17 @@ class Independent:
         loc = turns_removed(parameters[:, :, 0] + found[:, :, 0])
         return np.stack([loc, np.minimum(found[:, :, 1], largest)], 2)
 
-    def completed(self, parameters: Array) -> Array:
-        """Return `parameters` of a start, with equal concentrations if they are tied."""
-        if self.tied:
-            parameters = parameters.copy()
-            parameters[:, :, 1] = parameters[:, :, 1].mean(1, keepdims=True)
-        return parameters
-
     def rough(self, place: Array, x: Array, share: Array) -> Array:
         """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d)."""
         mean = share @ np.exp(1j * (x - place)) / max(share.sum(), np.finfo(float).tiny)
         k = pairs_fit.rough_concentration(np.clip(1 - np.abs(mean), 1e-12, 1))
         return np.stack([turns_removed(place + np.angle(mean)), np.clip(k, *FIRST_CONCENTRATIONS)])
 
-    def random(self, generator: np.random.Generator, number: int) -> Array | None:
-        """Return None, since these components are clusters, which `rough` finds."""
-        return None
 
-
-class Directions:
+class Directions(Clusters):
     """What expectation maximisation asks of von Mises-Fisher components; `parameters` are (sets, j, d + 1)."""
+
+    of_concentrations = ..., -1
 
     def __init__(self, dimension: int, tied: bool) -> None:
         self.empty, self.tied = np.concatenate([np.eye(dimension)[0], [1.0]]), tied
@@ -244,33 +256,18 @@ class Directions:
         """Return the parameters that explain the data best, which `over` has found."""
         return np.concatenate([found[..., :-1], np.minimum(found[..., -1:], largest)], -1)
 
-    def completed(self, parameters: Array) -> Array:
-        """Return `parameters` of a start, with equal concentrations if they are tied."""
-        if self.tied:
-            parameters = parameters.copy()
-            parameters[..., -1] = parameters[..., -1].mean(-1, keepdims=True)
-        return parameters
-
     def apart(self, x: Array, places: Array) -> Array:
         """Return half the squares (t, n) of the chords between samples `x` (n, d) and `places` (t, d)."""
         apart: Array = np.maximum(1 - places @ x.T, 0)
         return apart
 
     def rough(self, place: Array, x: Array, share: Array) -> Array:
-        """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d).
-
-        The concentration is that of equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005.
-        """
-        d = len(place)
+        """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d)."""
         mean = share @ x / max(share.sum(), np.finfo(float).tiny)
-        r = min(np.sqrt(mean @ mean), 1 - 1e-12)
-        least, most = FIRST_CONCENTRATIONS
-        k = np.clip(r * (d - r * r) / (1 - r * r), least * (d - 1), most * (d - 1))
+        r = np.sqrt(mean @ mean)
+        k = pairs_fit.rough_concentration(np.clip(1 - r, 1e-12, 1), len(place))
+        k = np.clip(k, *(len(place) - 1) * np.array(FIRST_CONCENTRATIONS))
         return np.append(mean / r if r > 0 else place, k)
-
-    def random(self, generator: np.random.Generator, number: int) -> Array | None:
-        """Return None, since these components are clusters, which `rough` finds."""
-        return None
 
 
 def chords_of_angles(x: Array, places: Array) -> Array:

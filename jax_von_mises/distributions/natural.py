@@ -51,6 +51,11 @@ class OfNatural(Parametric):
         )
         return mapped
 
+    @property
+    def concentration(self) -> jax.Array:
+        """Length of the natural parameter."""
+        return self._part(natural.concentration_of)
+
     def _leaf(self) -> Any:
         """Return the checked natural parameter."""
         return arguments.parameter(type(self).__name__, "natural", self.natural)

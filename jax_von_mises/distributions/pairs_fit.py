@@ -200,13 +200,13 @@ def starts(kind: Kind, products: Array, limits: tuple[float, float]) -> tuple[Ar
     return independent, canonical(np.stack([alpha, beta, factor * k1 - r, factor * k2 - r, -r], 1))
 
 
-def rough_concentration(versine: Array) -> Array:
-    """Return the concentration at which the mean of 1 - cos is `versine`, with a relative error below 7 %.
+def rough_concentration(versine: Array, dimension: int = 2) -> Array:
+    """Return the concentration at which the mean of 1 - cos is `versine`; on the circle, the error is below 7 %.
 
-    The formula is equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005, for the circle.
+    The formula is equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005.
     """
     r = 1 - versine
-    rough: Array = r * (1 + versine * (1 + r)) / (versine * (1 + r))
+    rough: Array = r * (dimension - 1 + versine * (1 + r)) / (versine * (1 + r))
     return rough
 
 

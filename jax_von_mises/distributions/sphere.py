@@ -20,7 +20,6 @@ from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.functions.samples import WeightedSets, effective_size, total
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless, with_slopes
-from jax_von_mises.numerics.natural import concentration_of
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 from jax_von_mises.sampling import sphere
 
@@ -321,11 +320,6 @@ class NaturalVonMisesFisher(OfNatural, VonMisesFisher):
     def mean_direction(self) -> jax.Array:
         """The natural parameter, away from 0."""
         return self._part(itself)
-
-    @property
-    def concentration(self) -> jax.Array:
-        """Length of the natural parameter."""
-        return self._part(concentration_of)
 
 
 def spread(*arrays: jax.Array) -> list[jax.Array]:

@@ -12,7 +12,7 @@ from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
-from jax_von_mises.numerics.natural import angle_of, concentration_of, vector_of
+from jax_von_mises.numerics.natural import angle_of, vector_of
 from jax_von_mises.sampling import sampler
 
 
@@ -256,8 +256,3 @@ class NaturalVonMises(OfNatural, VonMises):
     def loc(self) -> jax.Array:
         """Direction of the natural parameter in radians; 0 for a parameter of 0."""
         return self._part(angle_of)
-
-    @property
-    def concentration(self) -> jax.Array:
-        """Length of the natural parameter."""
-        return self._part(concentration_of)

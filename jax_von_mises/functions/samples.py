@@ -126,11 +126,10 @@ class WeightedSets:
 
 def warn_of_degrees(caller: str, angles: Any) -> None:
     """Warn once for each place of a call if checked angles, known and in the host's memory, look like degrees."""
-    on_host = not isinstance(angles, jax.Array) or (
-        not isinstance(angles, jax.core.Tracer) and {device.platform for device in angles.devices()} == {"cpu"}
-    )
-    if not on_host:
-        return
+    if isinstance(angles, jax.Array):
+        known = not isinstance(angles, jax.core.Tracer) and angles.is_fully_addressable
+        if not known or any(device.platform != "cpu" for device in angles.devices()):
+            return
     first = np.abs(np.ravel(np.asarray(angles))[:FIRST].astype(np.float64))
     if first.size and np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5:
         warnings.warn(

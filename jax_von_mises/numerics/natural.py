@@ -72,7 +72,7 @@ def _turn_angles_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
     x, loc, vector = primals
     unit = vectors.direction_of(vector).unit
     across = unit[..., 0] * tangents[2][..., 1] - unit[..., 1] * tangents[2][..., 0]
-    loc, kappa, across = (spread(each, x.shape) for each in (loc, concentration_of(vector), across))
+    loc, kappa, across = (jnp.broadcast_to(each, x.shape) for each in (loc, concentration_of(vector), across))
     half = jnp.cos(0.5 * deviation(x.astype(loc.dtype), loc)[0])
     moved = turning(kappa, 2 * half * half) * across
     return x, tangents[0] + moved.astype(x.dtype)
@@ -89,15 +89,10 @@ def _turn_directions_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
     x, vector = primals
-    unit, change = (spread(each, x.shape) for each in (vectors.direction_of(vector).unit, tangents[1]))
-    kappa = spread(concentration_of(vector), x.shape[:-1])[..., None]
+    unit, change = (jnp.broadcast_to(each, x.shape) for each in (vectors.direction_of(vector).unit, tangents[1]))
+    kappa = jnp.broadcast_to(concentration_of(vector), x.shape[:-1])[..., None]
     change = change - unit * jnp.sum(unit * change, -1, keepdims=True)
     at = x.astype(vector.dtype)
     cosine = jnp.sum(at * unit, -1, keepdims=True)
     moved = cosine * change - jnp.sum(at * change, -1, keepdims=True) * unit
     return x, tangents[0] + (turning(kappa, 1 + cosine) * moved).astype(x.dtype)
-
-
-def spread(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Broadcast `x` explicitly, since JAX may be configured to refuse rank promotion."""
-    return jnp.broadcast_to(x, shape)

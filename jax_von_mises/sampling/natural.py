@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from jax_von_mises import arguments
 from jax_von_mises.numerics import natural
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import Family, Request, placed
+from jax_von_mises.sampling.request import Family, Request, by_family
 
 # The name of a family with a natural parameter is that of the other family after this.
 PREFIX = "natural-"
@@ -37,7 +37,7 @@ def natural_of(family: Family) -> Family:
 
     def program(request: Request) -> jax.Array:
         def draw(own: tuple[jax.Array, ...]) -> jax.Array:
-            return (family.program or placed)(dataclasses.replace(request, family=family, parameters=own))
+            return by_family(dataclasses.replace(request, family=family, parameters=own))
 
         return turned(family, draw, jnp.asarray(request.parameters[0], arguments.compute_dtype(request.dtype)))
 

@@ -264,11 +264,12 @@ def placed(request: Request) -> jax.Array:
     return lax.with_sharding_constraint(x, sharding) if automatic else x
 
 
-def _by_family(request: Request) -> jax.Array:
+def by_family(request: Request) -> jax.Array:
+    """Return the draws of a request by its family's program."""
     return (request.family.program or placed)(request)
 
 
-PROGRAMS = Programs.of(_by_family)
+PROGRAMS = Programs.of(by_family)
 
 
 def draw(request: Request, buffer: jax.Array | None = None) -> jax.Array:
@@ -295,7 +296,7 @@ def checked_when_traced(
     `of_legacy` is the implementation of a legacy key, which is a setting of JAX on which the program depends.
     """
     named = dict(zip(family.parameters, values, strict=True))
-    return _by_family(Request.whole(family, family.name, key, named, shape, dtype, method))
+    return by_family(Request.whole(family, family.name, key, named, shape, dtype, method))
 
 
 def traceable(
