@@ -1,0 +1,250 @@
+"""Check the isotropic Gaussian distribution of rotations against mpmath, differences and its own draws."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+import scipy.stats
+from jax.test_util import check_grads
+
+from jax_von_mises.numerics import rotations as numerics
+from jax_von_mises.rotations import IsotropicGaussianSO3
+
+SCALES = (1e-4, 0.02, 0.3, 0.59, 0.61, 0.79, 0.81, 0.89, 0.91, 1.2, 1.24, 1.26, 1.7, 3.0, 20.0)
+MEAN = np.array([0.8, -0.3, 0.4, 0.2])
+DTYPES = ("float32", "float64")
+
+
+def density(angle, sigma):
+    """Return f by the series of waves, with as many digits as its cancellation takes, or by that of turns."""
+    angle, sigma = mpmath.mpf(angle), mpmath.mpf(sigma)
+    if sigma < 0.5:
+        turns = [angle + 2 * mpmath.pi * k for k in range(-3, 4)]
+        total = mpmath.fsum(y / mpmath.sin(y / 2) * mpmath.exp(-(y**2) / (2 * sigma**2)) for y in turns)
+        return mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(sigma**2 / 8) / sigma**3 * total
+    return mpmath.fsum(
+        (2 * n + 1) * mpmath.exp(-n * (n + 1) * sigma**2 / 2) * mpmath.sin((n + 0.5) * angle) / mpmath.sin(angle / 2)
+        for n in range(int(13 / sigma) + 2)
+    )
+
+
+def about(angle, dtype):
+    """Return the quaternion of a rotation by `angle` from `MEAN`, about some axis, rounded to a dtype, and the mean."""
+    mean = MEAN.astype(dtype)
+    m = [mpmath.mpf(float(x)) for x in mean]
+    size = mpmath.sqrt(sum(x * x for x in m))
+    m = [x / size for x in m]
+    c, s = mpmath.cos(mpmath.mpf(angle) / 2), mpmath.sin(mpmath.mpf(angle) / 2)
+    v = [s * mpmath.mpf(2) / 3, s * mpmath.mpf(-1) / 3, s * mpmath.mpf(2) / 3]
+    q = [
+        m[0] * c - m[1] * v[0] - m[2] * v[1] - m[3] * v[2],
+        m[1] * c + m[0] * v[0] + m[2] * v[2] - m[3] * v[1],
+        m[2] * c + m[0] * v[1] + m[3] * v[0] - m[1] * v[2],
+        m[3] * c + m[0] * v[2] + m[1] * v[1] - m[2] * v[0],
+    ]
+    q = np.array([float(x) for x in q], dtype)
+    # The exact angle between the rounded quaternions, from the chord between both.
+    given = [mpmath.mpf(float(x)) for x in q]
+    length = mpmath.sqrt(sum(x * x for x in given))
+    chord = mpmath.sqrt(sum((x / length - y) ** 2 for x, y in zip(given, m, strict=True)))
+    return q, mean, 4 * mpmath.asin(chord / 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sigma", SCALES)
+def test_density_and_score(dtype, sigma):
+    sigma = float(np.dtype(dtype).type(sigma))
+    reach = min(sigma, 0.6)
+    angles = [x for x in (0.01 * reach, 0.7 * reach, 2 * reach, 5 * reach, 1.0, 1.49, 1.51, 2.5, 3.1) if x < 3.14]
+    limit = {"float32": 1.5e-6, "float64": 2e-14}[dtype]
+    with mpmath.workdps(40), jax.enable_x64(dtype == "float64"):
+        for angle in angles:
+            q, mean, exact = about(angle, dtype)
+            distribution = IsotropicGaussianSO3(mean, np.dtype(dtype).type(sigma))
+            expected = float(mpmath.log(density(exact, sigma)))
+            slope = float(mpmath.diff(lambda y: mpmath.log(density(y, sigma)), exact))
+            size = max(abs(slope), 1e-30)
+            # In float32, the rounding error of the normalised mean is known.
+            rounded = 4 * float(np.finfo(dtype).eps)
+            error = limit * max(1, abs(expected)) + (rounded * size if dtype == "float64" else 0)
+            assert distribution.log_prob(q) == pytest.approx(expected, abs=error)
+            assert distribution.log_prob(-4 * q) == pytest.approx(expected, abs=error + rounded * size)
+            score = np.asarray(distribution.score(q), float)
+            # The error of the angle itself, near pi, is absolute.
+            small = limit * (1 + 20 * float(mpmath.pi - exact < 0.1)) + rounded / float(exact)
+            assert score @ [2 / 3, -1 / 3, 2 / 3] == pytest.approx(slope, abs=small * size + 1e-12)
+            # Its direction is that of the axis, as exact as the components of a small difference are.
+            rounding = float(np.finfo(dtype).eps) / min(angle, 1.0)
+            np.testing.assert_allclose(
+                score, slope * np.array([2, -1, 2]) / 3, atol=(small + 4 * rounding) * size + 1e-12
+            )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sigma", [1e-4, 0.1, 0.28, 0.5, 0.85, 1.2, 2.0, 20.0])
+@pytest.mark.parametrize("upper", [True, False])
+def test_quantiles_into_the_tails(dtype, sigma, upper):
+    smallest = {"float32": 2.0**-33, "float64": 2.0**-65}[dtype]
+    t = np.exp(np.linspace(np.log(smallest), np.log(0.5), 9)).astype(dtype)
+    t[-1] = 0.5
+    limit, eps = {"float32": 4e-6, "float64": 1e-12}[dtype], np.finfo(dtype).eps
+    scale = float(np.dtype(dtype).type(sigma))
+    with jax.enable_x64(dtype == "float64"):
+        signed = jax.jit(numerics.quantile)(t, np.full(9, upper), np.full(9, scale, dtype))
+    with mpmath.workdps(25):
+        for tail, x in zip(t, np.asarray(signed, float), strict=True):
+            # Far from 0, integrate over pi minus the angle, which has all its digits.
+            rest = mpmath.mpf(-x) if x < 0 else mpmath.pi - mpmath.mpf(x)
+            angle = mpmath.pi - rest if x < 0 else mpmath.mpf(x)
+
+            def p(y):
+                return 2 / mpmath.pi * mpmath.sin(y / 2) ** 2 * density(y, scale)
+
+            def p_from_pi(u):
+                return 2 / mpmath.pi * mpmath.cos(u / 2) ** 2 * density(mpmath.pi - u, scale)
+
+            if upper:
+                ends = mpmath.linspace(max(0, rest - 12 * scale), rest, 25)
+                mass = mpmath.quad(p_from_pi, ends)
+            else:
+                mass = mpmath.quad(p, mpmath.linspace(0, angle, 4))
+            error = abs(float(mass / mpmath.mpf(float(tail)) - 1))
+            assert error < limit or error * float(mass / p(angle)) < 4 * eps * abs(x)
+
+
+@pytest.mark.parametrize("method", ["direct", "table"])
+@pytest.mark.parametrize("sigma", [0.05, 0.5, 1.0, 1.5, np.inf])
+def test_draws(method, sigma):
+    distribution = IsotropicGaussianSO3(MEAN, sigma)
+    q = np.asarray(distribution.sample(jax.random.key(4), (40_000,), method=method), float)
+    np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1, atol=2e-6)
+    scalar, vector = (np.asarray(x, float) for x in numerics.relative(jnp.asarray(MEAN), jnp.asarray(q)))
+    assert np.all(scalar >= 0)
+    axis = vector / np.linalg.norm(vector, axis=1)[:, None]
+    for j in range(3):  # uniform in [-1, 1], by Archimedes
+        assert scipy.stats.kstest(axis[:, j], scipy.stats.uniform(-1, 2).cdf).pvalue > 1e-4
+    angle = 2 * np.arctan2(np.linalg.norm(vector, axis=1), scalar)
+    grid = np.linspace(0, np.pi, 20_001)[1:-1]
+    f = np.array([float(density(x, min(sigma, 20))) for x in grid[::20]])
+    p = 2 / np.pi * np.sin(grid[::20] / 2) ** 2 * f
+    total = np.concatenate([[0], np.cumsum((p[1:] + p[:-1]) / 2) * (grid[20] - grid[0])])
+    assert scipy.stats.kstest(angle, lambda x: np.interp(x, grid[::20], total)).pvalue > 1e-4
+
+
+def test_derivative_of_draws():
+    def draw(sigma, method="direct"):
+        return IsotropicGaussianSO3(MEAN, sigma).sample(jax.random.key(1), (50,), method=method)
+
+    with jax.enable_x64(True):
+        for sigma in (1e-3, 0.4, 0.7, 1.1, 2.0):
+            step = 1e-5 * sigma
+            expected = (draw(sigma + step) - draw(sigma - step)) / (2 * step)
+            found = jax.jacfwd(draw)(sigma)
+            np.testing.assert_allclose(found, expected, atol=1e-7 * np.abs(expected).max())
+            np.testing.assert_allclose(jax.jacrev(lambda s: draw(s, "table"))(sigma), found, atol=1e-9)
+        # A point mass moves like the smallest distributions do.
+        np.testing.assert_allclose(jax.jacfwd(draw)(0.0), jax.jacfwd(draw)(1e-9), rtol=1e-6)
+
+
+def test_derivatives_of_log_prob():
+    q = IsotropicGaussianSO3(MEAN, 0.8).sample(jax.random.key(2))
+    with jax.enable_x64(True):
+        q, mean = np.asarray(q, float), jnp.asarray(MEAN)
+
+        def log_prob(value, mean, sigma):
+            return IsotropicGaussianSO3(mean, sigma).log_prob(value)
+
+        for sigma in (0.05, 0.7, 0.75, 1.5):
+            check_grads(log_prob, (q, mean, sigma), order=1, rtol=1e-5)
+            same = MEAN / np.linalg.norm(MEAN)
+            assert np.all(np.isfinite(jax.grad(log_prob)(same, mean, sigma)))
+
+
+def test_conventions():
+    q = IsotropicGaussianSO3(MEAN, 0.8).sample(jax.random.key(2), (5,))
+    scalar, vector = numerics.relative(jnp.asarray(MEAN, jnp.float32), q)
+    angle = np.asarray(2 * jnp.arctan2(jnp.linalg.norm(vector, axis=1), scalar), float)
+    # sigma^2 as the time of a Brownian motion, and epsilon^2 as half of it
+    for weight, sigma in (
+        (lambda n: np.exp(-n * (n + 1) * 0.6 / 2), 0.6**0.5),
+        (lambda n: np.exp(-n * (n + 1) * 0.36), 2**0.5 * 0.6),
+    ):
+        f = sum((2 * n + 1) * weight(n) * np.sin((n + 0.5) * angle) / np.sin(angle / 2) for n in range(30))
+        np.testing.assert_allclose(IsotropicGaussianSO3(MEAN, sigma).prob(q), f, rtol=3e-6)
+    # Small rotations are normal vectors with this standard deviation.
+    small = IsotropicGaussianSO3([1.0, 0, 0, 0], 0.01).sample(jax.random.key(0), (100_000,))
+    np.testing.assert_allclose(np.std(2 * np.asarray(small)[:, 1:], axis=0), 0.01, rtol=0.01)
+    # Densities are with respect to the uniform distribution.
+    assert IsotropicGaussianSO3(MEAN, np.inf).log_prob(q[0]) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sigma", [0.01, 0.5, 1.0, 2.0])
+def test_expected_score_norm(dtype, sigma):
+    limit = {"float32": 2e-6, "float64": 1e-12}[dtype]
+    sigma = np.dtype(dtype).type(sigma)
+    scale = float(sigma)
+
+    def term(y):
+        slope = mpmath.diff(lambda z: mpmath.log(density(z, scale)), y)
+        return 2 / mpmath.pi * mpmath.sin(y / 2) ** 2 * density(y, scale) * slope**2
+
+    with jax.enable_x64(dtype == "float64"), mpmath.workdps(30):
+        least = mpmath.mpf(10) ** -12
+        end = min(mpmath.pi - least, mpmath.mpf(15) * scale)
+        expected = float(mpmath.sqrt(mpmath.quad(term, mpmath.linspace(least, end, 4), maxdegree=5)))
+        found = IsotropicGaussianSO3(MEAN.astype(dtype), sigma).expected_score_norm()
+        assert found == pytest.approx(expected, rel=limit)
+        edges = IsotropicGaussianSO3(MEAN.astype(dtype), np.array([0, 1e-20, np.inf], dtype)).expected_score_norm()
+        np.testing.assert_allclose(edges, [np.inf, 3**0.5 / 1e-20, 0], rtol=1e-6)
+
+
+def test_words_are_frozen():
+    q = IsotropicGaussianSO3([1.0, 0, 0, 0], 1.0).sample(jax.random.key(0), (2,))
+    np.testing.assert_allclose(q, FROZEN, atol=1e-6)
+    # A slice of a stream, and each parameter of a batch, has the same words.
+    many = IsotropicGaussianSO3([1.0, 0, 0, 0], np.ones(5)).sample(jax.random.key(0))
+    np.testing.assert_allclose(many[:2], FROZEN, atol=1e-6)
+    later = IsotropicGaussianSO3([1.0, 0, 0, 0], 1.0).sample(jax.random.key(0), (3,), start=2)
+    np.testing.assert_allclose(later, many[2:], atol=1e-6)
+
+
+FROZEN = ((0.8824732, 0.1879103, 0.0906343, 0.4215639), (0.7918537, -0.0211785, -0.4092634, -0.4527943))
+
+
+def test_edges_and_bad_input():
+    key = jax.random.key(0)
+    point = IsotropicGaussianSO3(MEAN, 0.0)
+    np.testing.assert_allclose(point.sample(key, (3,)), np.tile(MEAN / np.linalg.norm(MEAN), (3, 1)), atol=1e-7)
+    assert point.log_prob(MEAN) == np.inf
+    assert point.log_prob([1.0, 0, 0, 0]) == -np.inf
+    bad = IsotropicGaussianSO3(MEAN, [-1.0, np.nan])
+    assert np.all(np.isnan(bad.sample(key)))
+    assert np.all(np.isnan(bad.log_prob(MEAN)))
+    assert np.all(np.isnan(bad.expected_score_norm()))
+    assert np.all(np.isnan(IsotropicGaussianSO3(np.zeros(4), 1.0).sample(key)))
+    with pytest.raises(ValueError, match="scale is -1, but must be"):
+        IsotropicGaussianSO3(MEAN, -1.0, validate_args=True)
+    with pytest.raises(ValueError, match="mean"):
+        IsotropicGaussianSO3([1.0, 0, 0], 1.0)
+    with pytest.raises(ValueError, match="value"):
+        IsotropicGaussianSO3(MEAN, 1.0).log_prob(np.ones(3))
+    with pytest.raises(TypeError, match="scale"):
+        IsotropicGaussianSO3(MEAN, "1")
+
+
+def test_transformations():
+    keys = jax.random.split(jax.random.key(0), 3)
+    scales = jnp.array([0.1, 0.9, 2.0])
+
+    def draw(key, scale):
+        return IsotropicGaussianSO3(MEAN, scale).sample(key, (4,))
+
+    mapped = jax.jit(jax.vmap(draw))(keys, scales)
+    for i in range(3):
+        np.testing.assert_allclose(mapped[i], draw(keys[i], scales[i]), atol=1e-6)
+    batch = IsotropicGaussianSO3(np.tile(MEAN, (3, 1)), scales)
+    assert batch.batch_shape == (3,)
+    assert batch[1].log_prob(MEAN) == batch.log_prob(MEAN)[1]
+    np.testing.assert_allclose(batch.mode()[0], MEAN / np.linalg.norm(MEAN), atol=1e-7)
