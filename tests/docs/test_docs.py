@@ -124,7 +124,7 @@ def test_python_runs(page):
         pytest.importorskip("flatbuffers", reason="flatbuffers is not installed")
     if page == "tour":
         pytest.importorskip("matplotlib", reason="Matplotlib is not installed")
-    if page == "migration":
+    if page in ("migration", "numpyro"):
         pytest.importorskip("numpyro", reason="NumPyro is not installed")
     space = {}
     for block in blocks(page, "python"):
