@@ -12,6 +12,7 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 
 import argparse
 import json
+import operator
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 import jax_von_mises
+import jax_von_mises.rotations
 from docs import architecture, results
 from docs.examples import drawing
 
@@ -97,12 +99,13 @@ CLASSES = (
     "WrappedCauchy",
     "Cardioid",
     "WrappedNormal",
+    "rotations.IsotropicGaussianSO3",
 )
 
 
 def methods():
     """Return the table of the distributions' public methods and properties: a row for each name."""
-    classes = [getattr(jax_von_mises, name) for name in CLASSES]
+    classes = [operator.attrgetter(name)(jax_von_mises) for name in CLASSES]
     found = {}
     for cls in classes:
         for name in dir(cls):

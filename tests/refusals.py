@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 import jax_von_mises as jvm
 import jax_von_mises.numpyro
-from jax_von_mises import runtime
+from jax_von_mises import rotations, runtime
 
 # Longest time of a call in seconds; a call compiles at most a small program.
 PATIENCE = 30
@@ -109,6 +109,7 @@ TORUS, MIXTURE = jvm.Torus(ONE), jvm.Mixture(logits=np.zeros(3, np.float32), com
 MEAN = np.float32([0.0, 0.0, 1.0])
 FISHER = jvm.VonMisesFisher(MEAN, np.full(3, 2.0, np.float32))
 THEIR_FISHER = jax_von_mises.numpyro.VonMisesFisher(MEAN, 2.0, validate_args=False)
+ROTATION = rotations.IsotropicGaussianSO3(np.eye(1, 4, dtype=np.float32)[0], 0.5)
 PAIR = jvm.SineBivariateVonMises(0.5, 1.0, np.full(2, 2.0, np.float32), 3.0, 1.0)
 THEIR_PAIR = jax_von_mises.numpyro.SineBivariateVonMises(0.5, 1.0, 2.0, 3.0, 1.0, validate_args=False)
 PAIR_NAMES = "phi_loc", "psi_loc", "phi_concentration", "psi_concentration", "correlation"
@@ -233,6 +234,21 @@ FUNCTIONS = {
                 **{"samples": "numbers", "weights": "numbers", "axis": "axis"},
                 **{"mean_direction": "vector", "bias_correction": "flag"},
             },
+        ),
+        "IsotropicGaussianSO3": Refusal(
+            lambda **given: rotations.IsotropicGaussianSO3(**given, validate_args=True),
+            {"mean": ROTATION.mean, "scale": 1.0},
+            dict.fromkeys(("mean", "scale"), "vector"),
+        ),
+        **{
+            f"IsotropicGaussianSO3.{name}": Refusal(
+                getattr(ROTATION, name), {"value": ROTATION.mean}, {"value": "numbers"}, called
+            )
+            for name, called in (("log_prob", None), ("prob", "log_prob"), ("score", None))
+        },
+        "IsotropicGaussianSO3.sample": Refusal(ROTATION.sample, SAMPLE, SAMPLED, "sample"),
+        "IsotropicGaussianSO3.sample_and_log_prob": Refusal(
+            ROTATION.sample_and_log_prob, {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}, "sample", "key"
         ),
         **{
             cls.__name__: Refusal(
@@ -495,6 +511,8 @@ WITHOUT_ARGUMENTS = {
     *(f"Mixture.{name}" for name in ("entropy", "mode")),
     *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
     *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
+    *(f"IsotropicGaussianSO3.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast", "mode")),
+    "IsotropicGaussianSO3.expected_score_norm",
     *(
         f"{cls}.{name}"
         for cls in ("CircularDistribution", "SineSkewed")
@@ -521,9 +539,10 @@ def public():
     classes |= {"VonMisesFisher": jvm.VonMisesFisher, "numpyro.VonMises": jax_von_mises.numpyro.VonMises}
     classes |= {"CircularDistribution": jvm.CircularDistribution, "SineSkewed": jvm.SineSkewed}
     classes["numpyro.VonMisesFisher"] = jax_von_mises.numpyro.VonMisesFisher
+    classes["IsotropicGaussianSO3"] = rotations.IsotropicGaussianSO3
     classes["SineBivariateVonMises"] = jvm.SineBivariateVonMises.__base__
     classes["numpyro.SineBivariateVonMises"] = jax_von_mises.numpyro.SineBivariateVonMises.__base__
-    names = {*jvm.__all__, *runtime.__all__} - {"runtime"} - RESULTS
+    names = {*jvm.__all__, *rotations.__all__, *runtime.__all__} - {"runtime"} - RESULTS
     for name, cls in classes.items():
         ours = [each for each in cls.__mro__ if each.__module__.startswith("jax_von_mises")]
         members = {member: value for each in ours for member, value in vars(each).items()}

@@ -5,8 +5,8 @@ import importlib
 __all__ = ["GROUPS", "cases"]
 
 GROUPS = (
-    *("circle", "arrays", "float64", "calls", "gradients", "functions", "fits", "sphere", "pairs", "density"),
-    *("streams", "words", "accuracy", "startup"),
+    *("circle", "arrays", "float64", "calls", "gradients", "functions", "fits", "sphere", "rotations", "pairs"),
+    *("density", "streams", "words", "accuracy", "startup"),
 )
 
 

@@ -95,6 +95,44 @@ def log_prob(d):
     return found
 
 
+def mixture(name, parts=20, d=3):
+    """Return draws from a mixture of von Mises-Fisher distributions, or its log densities."""
+    import jax
+    import jax.numpy as jnp
+
+    import jax_von_mises as jvm
+
+    generator = np.random.default_rng(0)
+    means = generator.normal(size=(parts, d))
+    means = (means / np.linalg.norm(means, axis=-1, keepdims=True)).astype(np.float32)
+    given = generator.normal(size=parts).astype(np.float32), means, np.geomspace(5, 100, parts, dtype=np.float32)
+
+    def ours(logits, means, k):
+        return jvm.Mixture(logits=logits, components=jvm.VonMisesFisher(means, k))
+
+    def with_tfp(logits, means, k):
+        return tfp().MixtureSameFamily(tfp().Categorical(logits), tfp().VonMisesFisher(means, k))
+
+    def points(count):
+        def make(generator):
+            x = generator.normal(size=(count, d))
+            return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+        return make
+
+    def of(distribution, count):
+        if name == "log_prob":
+            return of_arrays(lambda x, *given: distribution(*given).log_prob(x), points(count), "float32", *given)
+        seed = {ours: lambda key: key, with_tfp: jax.random.key_data}[distribution]
+        return of_keys(lambda key, *given: distribution(*given).sample(sample_shape=(count,), seed=seed(key)), *given)
+
+    def normal(count):
+        return of_keys(lambda key: jax.random.normal(key, (count, d), jnp.float32))
+
+    found = {OURS: lambda count: of(ours, count), TFP: lambda count: of(with_tfp, count)}
+    return found if name == "log_prob" else {**found, NORMAL: normal}
+
+
 def cases():
     """Return the cases."""
     each = [
@@ -110,4 +148,6 @@ def cases():
         *each64,
         Case("d = 3, one concentration", 2**18, directions(3, 5.0), gpu=2**4),
         *(Case(f"`log_prob`, d = {d}", size(d), log_prob(d), "points", gpu=2**4) for d in (3, 768)),
+        Case("d = 3, a mixture of 20", size(3), mixture("sample"), gpu=2**4),
+        Case("`log_prob`, d = 3, a mixture of 20", size(3), mixture("log_prob"), "points", gpu=2**4),
     ]

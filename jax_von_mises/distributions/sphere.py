@@ -332,8 +332,8 @@ def log_prob(dimension: int, x: jax.Array, mean_direction: jax.Array, kappa: jax
     """Return the logarithm of the density."""
     direction, kappa = vectors.direction_if_any(mean_direction, valid(kappa))
     versine = vectors.versine(x, direction)
-    kappa, versine = spread(kappa, versine)
-    finite = -(jnp.where(kappa == jnp.inf, 0, kappa) * versine) - moments.log_norm(kappa, dimension)
+    kappa, log_norm, versine = spread(kappa, moments.log_norm(kappa, dimension), versine)
+    finite = -(jnp.where(kappa == jnp.inf, 0, kappa) * versine) - log_norm
     # Keep NaN for a NaN direction.
     close = jnp.isnan(versine) | (versine <= 8 * np.finfo(versine.dtype).eps ** 2)
     point = jnp.where(close, jnp.inf, -jnp.inf) + 0 * lax.stop_gradient(versine)
