@@ -15,7 +15,7 @@ from benchmarks.text import number, table
 
 __all__ = ["changes", "main"]
 
-FILE = Path(__file__).parent / "results" / "cpu-epyc-2-cores.csv"
+FILE = Path(__file__).parent / "results" / "cpu-2-cores.csv"
 
 
 def changes(old, new):

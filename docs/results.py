@@ -21,7 +21,7 @@ __all__ = ["RESULTS", "load", "part"]
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 # The machine whose results the README shows.
-MACHINE = "cpu-epyc-2-cores"
+MACHINE = "cpu-2-cores"
 SHORT = {
     NORMAL: "`normal`",
     "jax.random.bits": "`bits`",

@@ -126,14 +126,15 @@ def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, paramete
     rest = jnp.maximum(versine * (2 - versine) - sine * sine, 0) / (1 + length)
     if tied:
         length, rest = (pooled(weight, each) for each in (length, rest))
-    return value, weight, jnp.stack([jnp.arctan2(sine, 1 - versine), bessel.inverse_ratio(length, rest)], 2)
+    move = jnp.arctan2(sine, 1 - versine)
+    k = jnp.broadcast_to(bessel.inverse_ratio(length, rest), move.shape)
+    return value, weight, jnp.stack([move, k], 2)
 
 
 def pooled(weight: jax.Array, each: jax.Array) -> jax.Array:
-    """Return the weighted mean of the components of a data set, for each of them; they are along the second axis."""
+    """Return the weighted mean of the components of a data set, along the second axis, which keeps the length 1."""
     weight = weight.reshape(*weight.shape, *[1] * (each.ndim - 2))
-    mean = jnp.sum(weight * each, 1, keepdims=True) / jnp.sum(weight, 1, keepdims=True)
-    return jnp.broadcast_to(mean, each.shape)
+    return jnp.sum(weight * each, 1, keepdims=True) / jnp.sum(weight, 1, keepdims=True)
 
 
 @functools.partial(jax.jit, static_argnames="tied")
@@ -164,7 +165,7 @@ def over_directions(
     direction = centre / jnp.where(length > 0, length, 1)[..., None]
     if tied:
         length, rest = (pooled(weight, each) for each in (length, rest))
-    k = sphere.concentration_of(length, rest, d)
+    k = jnp.broadcast_to(sphere.concentration_of(length, rest, d), weight.shape)
     return value, weight, jnp.concatenate([direction, k[..., None]], -1)
 
 

@@ -103,7 +103,8 @@ class VonMisesFisher(Parametric):
 
         Notes
         -----
-        First derivatives with respect to `natural` are right for every value, also at 0. Those of draws differ from
+        First derivatives with respect to `natural` are right for every value, also at 0; second ones lose their digits
+        to rounding as the length of `natural` approaches 0. First derivatives of draws differ from
         derivatives with respect to `mean_direction`, which would be infinite at 0: a change :math:`d\eta` across
         :math:`\eta` moves a draw x, with the cosine w of its angle to :math:`\mu`, by
         :math:`(1 - e^{-\kappa(1 + w)}) / \kappa` times :math:`w\,d\eta - (x\cdot d\eta)\mu`. Means of functions of
@@ -131,6 +132,7 @@ class VonMisesFisher(Parametric):
         Its natural parameter is the sum of both, as after a measurement. Infinite concentrations give NaN.
         """
         self._check_other("multiply", other, VonMisesFisher)
+        arguments.dimension("VonMisesFisher.multiply", "other.mean_direction", other.mean_direction, self.dimension)
         return VonMisesFisher.from_natural(total_of_naturals("VonMisesFisher.multiply", self.natural, other.natural))
 
     def convolve(self, other: "VonMisesFisher") -> "VonMisesFisher":
@@ -141,7 +143,9 @@ class VonMisesFisher(Parametric):
         lengths, and therefore the largest likelihood.
         """
         self._check_other("convolve", other, VonMisesFisher)
-        concentration = self._of_concentration("convolve", convolution, **{"other.concentration": other.concentration})
+        arguments.dimension("VonMisesFisher.convolve", "other.mean_direction", other.mean_direction, self.dimension)
+        noise = other.broadcast().concentration
+        concentration = self._of_concentration("convolve", convolution, **{"other.concentration": noise})
         return VonMisesFisher(self.mean_direction, concentration)
 
     def kl_to_uniform(self) -> jax.Array:
@@ -315,6 +319,8 @@ class VonMisesFisher(Parametric):
 @pytree("natural")
 class NaturalVonMisesFisher(OfNatural, VonMisesFisher):
     """What `VonMisesFisher.from_natural` returns."""
+
+    fit = VonMisesFisher.fit
 
     @property
     def mean_direction(self) -> jax.Array:

@@ -90,7 +90,8 @@ class VonMises(Parametric, OfDensity):
 
         Notes
         -----
-        First derivatives with respect to `natural` are right for every value, also at 0. Those of draws differ from
+        First derivatives with respect to `natural` are right for every value, also at 0; second ones lose their digits
+        to rounding as the length of `natural` approaches 0. First derivatives of draws differ from
         derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
         :math:`(1 - e^{-\kappa(1 + \cos(x - \mu))}) / \kappa` times a change across :math:`\eta`. Means of functions of
         draws have the same derivatives either way. At 0, where no angle is the mean direction, the concentration is
@@ -251,6 +252,8 @@ class VonMises(Parametric, OfDensity):
 @pytree("natural")
 class NaturalVonMises(OfNatural, VonMises):
     """What `VonMises.from_natural` returns."""
+
+    fit = VonMises.fit
 
     @property
     def loc(self) -> jax.Array:

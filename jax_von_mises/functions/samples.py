@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import operator
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -136,8 +137,16 @@ def warn_of_degrees(caller: str, angles: Any) -> None:
             f"{caller}: most angles are beyond two turns, so they may be degrees. Convert those with jnp.deg2rad. If "
             "they are radians, ignore this: warnings.filterwarnings('ignore', '.*beyond two turns')",
             UserWarning,
-            stacklevel=3,
+            stacklevel=depth_of_caller(),
         )
+
+
+def depth_of_caller() -> int:
+    """Return the `stacklevel` of the nearest frame outside the package, for a warning of the calling function."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("jax_von_mises", "contextlib"):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 @contextlib.contextmanager

@@ -187,7 +187,9 @@ def normal_score(x: jax.Array, scale: jax.Array) -> jax.Array:
     top = lax.stop_gradient(functools.reduce(jnp.maximum, relative))
     weights = [jnp.exp(each - top) for each in relative]
     mean = sum(w * moved_by(x, 2 * k) for w, k in zip(weights, turns, strict=True)) / sum(weights)
-    direct = -in_scales(in_scales(mean, small), small)
+    # XLA would merge two divisions into one by a square that underflows.
+    inverse = in_scales(jnp.ones_like(small), small)
+    direct = -(mean * inverse) * inverse
     rho = normal_length(1, jnp.where(narrow, SCORE_SWITCH, scale))
     waves = [rho ** (k * k) for k in range(1, TERMS + 1)]
     above = sum(k * each * jnp.sin(k * x) for k, each in enumerate(waves, 1))

@@ -194,13 +194,13 @@ class Kernel(NamedTuple):
 
     def slope_per_angle(self, at: Angle) -> jax.Array:
         """Return f' / (f w) at the angle w."""
-        angle, rest = at
         square = jnp.square(self.of_turns)
-        near = polynomial(LESS_POLE, jnp.square(jnp.minimum(angle, NEAREST))) - 1 / square
+        near = polynomial(LESS_POLE, jnp.square(jnp.minimum(at.angle, NEAREST))) - 1 / square
         # Both terms of the sum, with exponential functions that cannot overflow. Far from pi, where the first term
-        # prevails, `decay` is small. Near pi, both cancel to a multiple of the rest.
-        square, angle = jnp.maximum(square, 1e-16), jnp.maximum(angle, NEAREST)
-        a = np.pi * rest / square
+        # prevails, `decay` is small. Near pi, both cancel to a multiple of the rest. Angles below `NEAREST` are not
+        # used here.
+        angle, rest = jnp.maximum(at.angle, NEAREST), jnp.minimum(at.rest, np.pi - NEAREST)
+        a = np.pi * rest / jnp.maximum(square, 1e-16)
         decay = jnp.exp(-2 * a)
         decay = 2 * decay / (1 + decay)
         bend = (rest * rest + np.pi**2) - square
@@ -208,7 +208,7 @@ class Kernel(NamedTuple):
         t = jnp.tanh(a)
         cancels = (2 * np.pi * rest - bend * t) / (square * (np.pi - rest * t))
         half = 0.5 * rest
-        tangent = jnp.tan(jnp.minimum(half, 0.5 * (np.pi - NEAREST)))
+        tangent = jnp.tan(half)
         far = (jnp.where(a > 1, prevails, cancels) - 0.5 * tangent) / angle
         turns = jnp.where(at.angle < NEAREST, near, far)
         z = jnp.square(at.half_cosine)
@@ -383,8 +383,9 @@ def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
     slope = 2 * Kernel.of(sigma).slope_per_angle(at) * per_length / (scalar * scalar + square)
     across = scalar * jnp.sum(vector * tangents[1], -1) - square * tangents[0]
     fixed = Angle(*map(lax.stop_gradient, at))
-    _, rise = jax.jvp(lambda sigma: Kernel.of(sigma).log_density(fixed), (sigma,), (tangents[2],))
-    return log_density(*primals), slope * across + rise
+    _, rise = jax.jvp(lambda sigma: Kernel.of(sigma).log_density(fixed), (sigma,), (jnp.ones_like(sigma),))
+    rise = jnp.where((sigma <= SMALLEST) | (sigma >= LARGEST), 0, rise)
+    return log_density(*primals), slope * across + rise * tangents[2]
 
 
 def score(scalar: jax.Array, vector: jax.Array, sigma: jax.Array) -> jax.Array:
@@ -414,4 +415,6 @@ def root_mean_square_score(sigma: jax.Array) -> jax.Array:
     nodes = np.arange(1, intervals + 1) / intervals
     weights = np.where(nodes < 1, 1, 0.5)
     total, squares = xla.add_terms(term, nodes.tolist(), weights.tolist(), length, loop=True)
-    return jnp.sqrt(squares / total) / (jnp.minimum(kernel.sigma, 1) * share)
+    some = squares > 0
+    root = jnp.where(some, jnp.sqrt(jnp.where(some, squares, 1) / total), 0)
+    return root / (jnp.minimum(kernel.sigma, 1) * share)

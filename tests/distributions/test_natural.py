@@ -284,6 +284,10 @@ def test_as_a_pytree(key):
     assert jax.jit(lambda one: one)(batch) == jax.tree.map(jnp.asarray, batch)
     assert repr(VonMises.from_natural([0.0, 1.0])) == "VonMises.from_natural(array([0., 1.]))"
     assert isinstance(batch, VonMisesFisher)
+    assert batch.fit(np.eye(3, dtype=np.float32)) == VonMisesFisher.fit(np.eye(3, dtype=np.float32))
+    assert VonMises.from_natural([0.0, 1.0]).fit(np.float32([1, 2])) == VonMises.fit(np.float32([1, 2]))
+    parts = VonMisesFisher(np.eye(3), np.ones(3)), VonMisesFisher(np.eye(3)[:2, None], 2.0)
+    assert parts[0].convolve(parts[1]).batch_shape == parts[0].multiply(parts[1]).batch_shape == (2, 3)
 
 
 def test_refusals():
@@ -296,6 +300,8 @@ def test_refusals():
         lambda: VonMises.from_natural([np.nan, 1.0], validate_args=True): r"from_natural: natural is nan .*finite",
         lambda: VonMises(0.0, np.ones(2)).multiply(VonMises(0.0, np.ones(3))): r"VonMises.multiply: .*broadcast",
         lambda: VonMisesFisher([0, 1], 1.0).convolve(VonMisesFisher([0, 1], np.ones(3))[0].mean()): "must be a",
+        lambda: VonMisesFisher([0, 1], 1.0).convolve(VonMisesFisher([0, 0, 1], 1.0)): r"mean_direction .* must be 2",
+        lambda: VonMisesFisher([0, 1], 1.0).multiply(VonMisesFisher([0, 0, 1], 1.0)): r"mean_direction .* must be 2",
     }.items():
         with pytest.raises((ValueError, TypeError), match=message):
             make_one()

@@ -235,6 +235,41 @@ def test_edges_and_bad_input():
         IsotropicGaussianSO3(MEAN, "1")
 
 
+def test_score_of_tiny_scales():
+    for scale in (1e-12, 1e-9, 1e-7):
+        for half in (0.1, 0.49, 0.51, 1.5):
+            q = np.float32([np.cos(half), np.sin(half), 0, 0])
+            score = IsotropicGaussianSO3([1.0, 0, 0, 0], scale).score(q)
+            np.testing.assert_allclose(score, [-2 * half / np.float32(scale) ** 2, 0, 0], rtol=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 0.05, 0.3, 0.79, 1.0, 2.0])
+def test_derivatives_of_the_score_at_the_mean(scale):
+    """At the mean, the score changes like that of a normal distribution, and not with the scale."""
+    mean = jnp.array([1.0, 0, 0, 0])
+
+    def score(q, scale):
+        return IsotropicGaussianSO3(mean, scale).score(q)
+
+    by_value, by_scale = jax.jacfwd(score, (0, 1))(mean, scale)
+    step = 1e-2 * min(scale, 1.0)
+    small = score(jnp.array([np.cos(step / 2), np.sin(step / 2), 0, 0], jnp.float32), scale)[0] / step
+    np.testing.assert_allclose(by_value[:, 1:], 2 * small * np.eye(3), rtol=1e-3, atol=1e-6)
+    np.testing.assert_array_equal(by_scale, 0)
+    q = IsotropicGaussianSO3(mean, scale).sample(jax.random.key(0), (1_000,))
+    assert np.all(np.isfinite(jax.jacfwd(score, 1)(q, scale)))
+
+
+def test_derivative_of_the_expected_score_norm():
+    def norm(scale):
+        return IsotropicGaussianSO3(jnp.array([1.0, 0, 0, 0]), scale).expected_score_norm()
+
+    for scale in (1e-7, 1e-3):
+        np.testing.assert_allclose(jax.grad(norm)(scale), -(3**0.5) / np.float32(scale) ** 2, rtol=1e-5)
+    for scale in (8.0, 31.0, np.inf):
+        assert jax.grad(norm)(scale) == 0
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_precision_rounds_float32(dtype):
     given = jnp.asarray(MEAN, dtype), jnp.asarray(0.5, dtype)

@@ -293,6 +293,9 @@ def test_score_is_the_derivative_of_the_log_density(key):
     )
     second = jax.grad(jax.grad(lambda x: WrappedNormal(0.0, 0.7).log_prob(x)))(0.3)
     np.testing.assert_allclose(jax.grad(lambda x: WrappedNormal(0.0, 0.7).score(x))(0.3), second, rtol=1e-4)
+    for scale in (1e-15, 1e-19, 1e-20):
+        assert WrappedNormal(0.5, scale).score(0.5) == 0
+        np.testing.assert_allclose(WrappedNormal(0.0, scale).score(scale * scale * 1e10), -1e10, rtol=1e-6)
     assert np.isnan(WrappedNormal(0.0, -1.0).score(0.5))
     assert WrappedNormal(0.0, 0.0).score(np.float32([-1, 0, 1])).tolist() == [np.inf, 0, -np.inf]
     assert WrappedNormal(jnp.bfloat16(0), jnp.bfloat16(1)).score(jnp.bfloat16(1)).dtype == jnp.bfloat16

