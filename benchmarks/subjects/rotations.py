@@ -11,6 +11,7 @@ from benchmarks.competitors import of_arrays, of_keys
 from benchmarks.peers import NORMAL, Spread, values
 from benchmarks.results import OURS
 from benchmarks.runner import Case
+from benchmarks.subjects.sphere import unit_vectors
 
 __all__ = ["cases"]
 
@@ -92,11 +93,7 @@ def functions(name):
     from jax_von_mises.rotations import IsotropicGaussianSO3
 
     def of(function, count):
-        def make(generator):
-            x = generator.normal(size=(count, 4))
-            return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-        return of_arrays(function, make, "float32", IDENTITY, values(BROAD, count))
+        return of_arrays(function, unit_vectors(count, 4), "float32", IDENTITY, values(BROAD, count))
 
     def density(x, mean, scale):
         angle = 2 * jnp.arctan2(jnp.linalg.norm(x[:, 1:], axis=-1), jnp.abs(x[:, 0]))

@@ -9,7 +9,7 @@ from benchmarks.runner import Case
 from benchmarks.subjects.arrays import BROAD
 from benchmarks.timing import Competitor
 
-__all__ = ["cases", "gradients", "size"]
+__all__ = ["cases", "gradients", "size", "unit_vectors"]
 
 
 def size(d):
@@ -21,6 +21,16 @@ def mean(d):
     """Return a fixed unit vector in d dimensions."""
     direction = np.random.default_rng(d).normal(size=d)
     return (direction / np.linalg.norm(direction)).astype(np.float32)
+
+
+def unit_vectors(count, d):
+    """Return a function that makes uniform directions in d dimensions from a generator."""
+
+    def make(generator):
+        x = generator.normal(size=(count, d))
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    return make
 
 
 def directions(d, k, dtype="float32"):
@@ -82,12 +92,9 @@ def log_prob(d):
     import jax_von_mises as jvm
 
     def of(distribution, count):
-        def make(generator):
-            x = generator.normal(size=(count, d))
-            return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
         k = values(BROAD, count)
-        return of_arrays(lambda x, mean, k: distribution(mean, k).log_prob(x), make, "float32", mean(d), k)
+        points = unit_vectors(count, d)
+        return of_arrays(lambda x, mean, k: distribution(mean, k).log_prob(x), points, "float32", mean(d), k)
 
     found = {OURS: lambda count: of(jvm.VonMisesFisher, count)}
     if d <= 5:
@@ -103,8 +110,7 @@ def mixture(name, parts=20, d=3):
     import jax_von_mises as jvm
 
     generator = np.random.default_rng(0)
-    means = generator.normal(size=(parts, d))
-    means = (means / np.linalg.norm(means, axis=-1, keepdims=True)).astype(np.float32)
+    means = unit_vectors(parts, d)(generator).astype(np.float32)
     given = generator.normal(size=parts).astype(np.float32), means, np.geomspace(5, 100, parts, dtype=np.float32)
 
     def ours(logits, means, k):
@@ -113,16 +119,10 @@ def mixture(name, parts=20, d=3):
     def with_tfp(logits, means, k):
         return tfp().MixtureSameFamily(tfp().Categorical(logits), tfp().VonMisesFisher(means, k))
 
-    def points(count):
-        def make(generator):
-            x = generator.normal(size=(count, d))
-            return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-        return make
-
     def of(distribution, count):
         if name == "log_prob":
-            return of_arrays(lambda x, *given: distribution(*given).log_prob(x), points(count), "float32", *given)
+            points = unit_vectors(count, d)
+            return of_arrays(lambda x, *given: distribution(*given).log_prob(x), points, "float32", *given)
         seed = {ours: lambda key: key, with_tfp: jax.random.key_data}[distribution]
         return of_keys(lambda key, *given: distribution(*given).sample(sample_shape=(count,), seed=seed(key)), *given)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
+from docs.examples.drawing import COLORS, GREY, INK, near, parser, settings, write
 from jax_von_mises import Mixture, VonMises
 
 __all__ = ["main"]
@@ -41,11 +41,6 @@ def measured():
 # intervals
 
 
-def turned(x, centre):
-    """Return the angles `x`, moved by full turns to within half a turn of `centre`."""
-    return centre + (x - centre + np.pi) % (2 * np.pi) - np.pi
-
-
 @jax.jit
 def refits(x, rows):
     """Fit the distribution to `x[each]` for each row of `rows`."""
@@ -54,7 +49,7 @@ def refits(x, rows):
 
 def percentiles(fits, fitted):
     """Return the percentile intervals of both parameters."""
-    loc = turned(np.asarray(fits.loc), float(fitted.loc))
+    loc = near(np.asarray(fits.loc), float(fitted.loc))
     return np.quantile(loc, TAILS), np.quantile(fits.concentration, TAILS)
 
 
@@ -256,7 +251,7 @@ def picture(x, fitted, mixture, resampled, cloud, weights):
 def draw_plane(axes, fitted, cloud, weights):
     """Draw the bootstrap estimates, and the regions of `LEVEL` of the normal approximation and of the posterior."""
     centre, k = float(fitted.loc), float(fitted.concentration)
-    loc = turned(np.asarray(cloud.loc), centre)
+    loc = near(np.asarray(cloud.loc), centre)
     dots = {"color": GREY, "markersize": 3, "rasterized": True, "label": "bootstrap"}
     axes.plot(np.rad2deg(loc), cloud.concentration, ".", **dots)
     errors = np.array(fitted.standard_errors(len(DEGREES)))

@@ -17,7 +17,7 @@ from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
 from numpyro.infer.reparam import CircularReparam
 
 import jax_von_mises
-from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
+from docs.examples.drawing import COLORS, GREY, INK, near, parser, settings, write
 from jax_von_mises.numpyro import VonMises
 
 # `mu` is near pi, where ordinary regression fails.
@@ -112,7 +112,7 @@ def columns(draws):
     """Return the draws of each scalar parameter by name, with the direction unwrapped around its mean."""
     mu = np.asarray(draws["mu"], float)
     centre = np.angle(np.mean(np.exp(1j * mu)))
-    values = {"mu": centre + np.remainder(mu - centre + np.pi, 2 * np.pi) - np.pi}
+    values = {"mu": near(mu, centre)}
     values |= {
         f"beta[{i}]": column
         for i, column in enumerate(np.asarray(draws["beta"], float).T)

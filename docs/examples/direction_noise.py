@@ -8,13 +8,12 @@ needs Matplotlib; the comparison with TensorFlow Probability needs that package.
 import functools
 import importlib.util
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
+from docs.examples.drawing import COLORS, GREY, INK, parser, seconds, settings, write
 from jax_von_mises import VonMisesFisher
 
 __all__ = ["main"]
@@ -192,16 +191,6 @@ def by_rejection(key, mean, concentration):
     tangent = tangent - jnp.sum(tangent * mean, -1, keepdims=True) * mean
     tangent = tangent / jnp.linalg.norm(tangent, axis=-1, keepdims=True)
     return w[:, None] * mean + jnp.sqrt(1 - w**2)[:, None] * tangent
-
-
-def seconds(function, *given):
-    """Return the seconds of the first call, and the smallest of five further ones."""
-    times = []
-    for _ in range(6):
-        begun = time.perf_counter()
-        jax.block_until_ready(function(*given))
-        times.append(time.perf_counter() - begun)
-    return times[0], min(times[1:])
 
 
 def report_times(count):

@@ -1,10 +1,13 @@
-"""Provide the command line, colours and picture settings of the examples; equal results give equal files."""
+"""Provide the command line, times, colours and picture settings of the examples; equal results give equal files."""
 
 import argparse
 import contextlib
+import time
 from pathlib import Path
 
-__all__ = ["COLORS", "GREY", "INK", "parser", "settings", "write"]
+import numpy as np
+
+__all__ = ["COLORS", "GREY", "INK", "near", "parser", "seconds", "settings", "write"]
 
 # Distinguishable with a colour vision deficiency (Okabe and Ito): orange, blue, green,
 # pink, sky, gold.
@@ -37,6 +40,23 @@ def parser(text):
         "--quick", action="store_true", help="run a smaller example, in a few seconds"
     )
     return result
+
+
+def near(angles, centre):
+    """Return angles moved by full turns to within half a turn of `centre`."""
+    return centre + np.remainder(angles - centre + np.pi, 2 * np.pi) - np.pi
+
+
+def seconds(function, *given):
+    """Return the time of the first call, which compiles, and the shortest of five further ones."""
+    import jax  # some examples choose its devices before they import it
+
+    times = []
+    for _ in range(6):
+        begun = time.perf_counter()
+        jax.block_until_ready(function(*given))
+        times.append(time.perf_counter() - begun)
+    return times[0], min(times[1:])
 
 
 @contextlib.contextmanager

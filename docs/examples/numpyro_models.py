@@ -20,7 +20,16 @@ from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, init_to_value
 from numpyro.infer.reparam import CircularReparam
 
-from docs.examples.drawing import COLORS, GREY, INK, parser, settings, write
+from docs.examples.drawing import (
+    COLORS,
+    GREY,
+    INK,
+    near,
+    parser,
+    seconds,
+    settings,
+    write,
+)
 from jax_von_mises.numpyro import VonMises
 
 __all__ = ["main"]
@@ -118,11 +127,6 @@ def run_svi(key, angles, steps=5000, samples=1000):
     return {name: draws[name] for name in PARAMETERS}
 
 
-def near(angles, centre):
-    """Return angles shifted by turns to within half a turn of `centre`."""
-    return centre + np.remainder(angles - centre + np.pi, 2 * np.pi) - np.pi
-
-
 def posterior_table(methods, loc):
     """Return the lines of the table: true values, then the mean and standard deviation for each method."""
     lines = [
@@ -173,16 +177,6 @@ def extremes_table(count=100_000):
     return lines
 
 
-def seconds(function, *given):
-    """Return the smallest of five times of a call, after a first one."""
-    times = []
-    for _ in range(6):
-        begun = time.perf_counter()
-        jax.block_until_ready(function(*given))
-        times.append(time.perf_counter() - begun)
-    return min(times[1:])
-
-
 def report_times(count, angles):
     """Print the times of both classes to the standard error stream."""
     key = random.key(0)
@@ -202,7 +196,7 @@ def report_times(count, angles):
             "log_prob, a concentration each": seconds(density, x, many),
             "slope, a concentration each": seconds(slope, many, x),
         }
-        for what, best in found.items():
+        for what, (_, best) in found.items():
             print(f"{name}, {count} {what}: {best * 1e3:.1f} ms", file=sys.stderr)
         options = {} if cls is VonMises else {"cls": cls, "least": 1e-3}
         run_nuts.clear_cache()
