@@ -504,8 +504,11 @@ def test_legacy_keys_follow_the_default_implementation():
         np.testing.assert_array_equal(x, sample_von_mises(typed, 0.0, 4.0, (5,)))
 
 
-def test_calls_of_one_kind_share_a_program(key, compiled):
+@pytest.mark.usefixtures("no_cache")
+def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
     """Numbers of NumPy, a dtype that is the default, and the method of a class need no program of their own."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     first = sample_von_mises(key, 0.0, 1.0, (7,))
     zero, one = np.float32(0), np.float32(1)
     compiled.clear()
@@ -517,8 +520,10 @@ def test_calls_of_one_kind_share_a_program(key, compiled):
     ):
         np.testing.assert_array_equal(x, first)
     assert not compiled
-    many = np.ones(7, np.float32)
+    # Other tests do not draw this size, so the program is compiled here. An equal one is loaded, in less time.
+    many = np.ones(1_019, np.float32)
     first = sample_von_mises(key, 0.0, many)
+    drawing = max(compiled)
     compiled.clear()
     for x in (
         sample_von_mises(key, zero, many, dtype="float32"),
@@ -526,5 +531,4 @@ def test_calls_of_one_kind_share_a_program(key, compiled):
         jvm.VonMises(0.0, many).sample(key),
     ):
         np.testing.assert_array_equal(x, first)
-    # A program that draws takes longer to compile, and those that convert an argument less.
-    assert [seconds for seconds in compiled if seconds > 0.4] == []
+    assert [seconds for seconds in compiled if seconds > drawing / 3] == []
