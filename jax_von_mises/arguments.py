@@ -119,6 +119,7 @@ def parameter(caller: str, name: str, value: Any) -> Any:
     """
     if type(value) is float:
         return value
+    refuse_units(caller, name, value)
     try:
         if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
             return float(value)  # NumPy has no dtype for large integers
@@ -147,6 +148,21 @@ def parameter(caller: str, name: str, value: Any) -> Any:
     return array
 
 
+def refuse_units(caller: str, name: str, value: Any) -> None:
+    """Raise TypeError for a quantity with a unit, of astropy or pint, which NumPy would drop."""
+    if type(value) is np.ndarray or isinstance(value, (int, float, jax.Array)):
+        return
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    unit = getattr(value, "unit", None)
+    unit = getattr(value, "units", None) if unit is None else unit
+    if unit is not None:
+        raise TypeError(
+            f"{caller}: {name} has the unit {str(unit) or '1'}, but must be a plain number or array, with angles in "
+            'radians. Convert it with x.to_value("rad") (astropy) or x.to("rad").magnitude (pint).'
+        )
+
+
 def _described(caller: str, name: str, value: Any, dtype: np.dtype[Any]) -> str:
     """Return what an array or object that holds no real numbers is, and what to give in its place."""
     kind = type(value).__name__
@@ -170,6 +186,18 @@ def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
         return value
     with np.errstate(over="ignore"):  # values that are too large become infinite, as in XLA
         return np.asarray(value, compute)
+
+
+def with_axes(value: Any, ndim: int, dtype: np.dtype[Any]) -> Any:
+    """Return a checked value with axes of length 1 in front, so that it has `ndim` of them.
+
+    A Python number becomes an array that changes no result of `dtype`.
+    """
+    if type(value) is float:
+        # A float32 array would turn results of bfloat16 to float32; a weakly typed one does not.
+        compute = compute_dtype(dtype)
+        value = _with_dtype(value, compute) if dtype == compute else as_jax(value)
+    return value.reshape((1,) * (ndim - value.ndim) + value.shape)
 
 
 def too_wide(dtype: np.dtype[Any]) -> bool:

@@ -237,12 +237,12 @@ FUNCTIONS = {
         ),
         "IsotropicGaussianSO3": Refusal(
             lambda **given: rotations.IsotropicGaussianSO3(**given, validate_args=True),
-            {"mean": ROTATION.mean, "scale": 1.0},
-            dict.fromkeys(("mean", "scale"), "vector"),
+            {"mean_rotation": ROTATION.mean_rotation, "scale": 1.0},
+            dict.fromkeys(("mean_rotation", "scale"), "vector"),
         ),
         **{
             f"IsotropicGaussianSO3.{name}": Refusal(
-                getattr(ROTATION, name), {"value": ROTATION.mean}, {"value": "numbers"}, called
+                getattr(ROTATION, name), {"value": ROTATION.mean_rotation}, {"value": "numbers"}, called
             )
             for name, called in (("log_prob", None), ("prob", "log_prob"), ("score", None))
         },

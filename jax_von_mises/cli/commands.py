@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--distribution",
-        choices=tuple(sampler.FAMILIES),
+        choices=sampler.names(),
         default="von-mises",
         help="von-mises-fisher draws directions (unit vectors, along the last axis); the bivariate distributions "
         "draw pairs of dependent angles (default von-mises)",

@@ -16,7 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import OfAngles
+from jax_von_mises.distributions.base import OfAngles, of_one_angle
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.numerics.any_density import evaluation, panels, quantiles
 from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns
@@ -61,36 +61,52 @@ class OfDensity(OfAngles):
         found = jax.vmap(one)(jnp.arange(count), *map(columns, values))
         return jax.tree.map(lambda x: x.T.reshape(shape), found)
 
-    def _of_value(self, function: Callable[..., Any], method: str, **values: ArrayLike) -> Any:
-        """Return ``function(density, value, dtype=dtype)`` for each element of the batch and a value."""
+    def _of_value(
+        self, function: Callable[..., Any], method: str, start: ArrayLike | None = None, **values: ArrayLike
+    ) -> Any:
+        """Return ``function(density, value, dtype=dtype)`` for each element of the batch and a value.
+
+        The function takes `start` as another value, if that is given.
+        """
         value, dtype = self._values(method, **values)
-        return self._map(functools.partial(function, dtype=dtype), arguments.as_jax(value))
+        given = [arguments.as_jax(value)]
+        if start is not None:
+            given.append(arguments.as_jax(arguments.parameter(f"{type(self).__name__}.{method}", "start", start)))
+            shape = jnp.broadcast_shapes(*(x.shape for x in given))
+            given = [jnp.broadcast_to(x, shape) for x in given]
+        return self._map(functools.partial(function, dtype=dtype), *given)
 
     def _values(self, method: str, **values: ArrayLike) -> tuple[Any, np.dtype]:
         """Return the single value as an array, and the dtype of the result."""
         return arguments.parameter(f"{type(self).__name__}.{method}", *next(iter(values.items()))), self.dtype
 
-    def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`; every full turn adds 1."""
-        result: jax.Array = self._of_value(functools.partial(tail_probability, upper=False), "cdf", value=value)
+    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the probability of an angle between -pi, or `start`, and `value`; every full turn adds 1."""
+        function = functools.partial(tail_probability, upper=False)
+        result: jax.Array = self._of_value(function, "cdf", start, value=value)
         return result
 
-    def sf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `value` and pi; every full turn subtracts 1.
+    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return 1 - `cdf`, the probability of an angle between `value` and pi; every full turn subtracts 1.
 
-        The relative error is at most `CircularDistribution.error`, even for small probabilities.
+        The relative error is at most `CircularDistribution.error`, even for small probabilities, unless they are
+        counted from another `start`.
         """
-        result: jax.Array = self._of_value(functools.partial(tail_probability, upper=True), "sf", value=value)
+        function = functools.partial(tail_probability, upper=True)
+        result: jax.Array = self._of_value(function, "sf", start, value=value)
         return result
 
-    def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1]."""
-        result: jax.Array = self._of_value(quantile, "icdf", q=q)
+    def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle in [-pi, pi), or [start, start + 2 pi], with probability `q` below it.
+
+        The result is NaN for `q` outside [0, 1].
+        """
+        result: jax.Array = self._of_value(quantile, "icdf", start, q=q)
         return result
 
-    def isf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) with probability `q` above it; NaN for `q` outside [0, 1]."""
-        result: jax.Array = self._of_value(functools.partial(quantile, upper=True), "isf", q=q)
+    def isf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle with probability `q` above it, the inverse of `sf`, as `icdf` does."""
+        result: jax.Array = self._of_value(functools.partial(quantile, upper=True), "isf", start, q=q)
         return result
 
     def interval(self, mass: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -131,19 +147,21 @@ class OfDensity(OfAngles):
     def kl_divergence(self, other: OfAngles) -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other).
 
-        `other` is a distribution of one angle, of any class and with the batch shape ().
+        `other` is a distribution of one angle, of any class; the batches broadcast.
         """
-        self._one_other("kl_divergence", other)
-        result: jax.Array = self._map(functools.partial(divergence, other=other))
-        return result
+        caller = f"{type(self).__name__}.kl_divergence"
+        if not of_one_angle(other):
+            raise TypeError(f"{caller}: other={arguments.safe_repr(other)} must be a distribution of one angle.")
+        shape = arguments.broadcast_shapes(caller, {"self": self.batch_shape, "other": other.batch_shape})
+        first, second = self._broadcast_to(shape), other._broadcast_to(shape)
 
-    def _one_other(self, method: str, other: object) -> None:
-        """Raise TypeError unless `other` is a distribution of one angle with the batch shape ()."""
-        if not isinstance(other, OfAngles) or other.batch_shape:
-            raise TypeError(
-                f"{type(self).__name__}.{method}: other={arguments.safe_repr(other)} must be a distribution of one "
-                "angle with batch_shape=()."
-            )
+        def one(i: jax.Array) -> jax.Array:
+            at = (*jnp.unravel_index(i, shape), ...)
+            found: jax.Array = divergence(first._at(at)._density(), second._at(at))
+            return found
+
+        each: jax.Array = jax.vmap(one)(jnp.arange(math.prod(shape))) if shape else divergence(self._density(), other)
+        return each.reshape(shape)
 
     def _by_panels(self, name: str) -> jax.Array:
         result: jax.Array = self._map(functools.partial(of_panels, name=name))
@@ -163,8 +181,7 @@ class OfOneDensity(OfDensity):
         """Shape of one angle, ()."""
         return ()
 
-    def broadcast(self) -> Self:
-        """Return the same distribution, since it has no batch."""
+    def _broadcast_to(self, shape: tuple[int, ...]) -> Self:
         return self
 
     def _at(self, index: tuple[Any, ...]) -> Self:
@@ -628,23 +645,55 @@ def log_prob(distribution: Density, value: ArrayLike, dtype: np.dtype) -> jax.Ar
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "upper"))
-def tail_probability(distribution: Density, value: jax.Array, dtype: np.dtype, upper: bool) -> jax.Array:
-    """Compute the probability of an angle above or below each value."""
+def tail_probability(
+    distribution: Density, value: jax.Array, start: jax.Array | None = None, *, dtype: np.dtype, upper: bool
+) -> jax.Array:
+    """Compute the probability of an angle above or below each value, counted from -pi or `start`."""
     compute = arguments.compute_dtype(dtype)
+    divided = divide(distribution, compute)
+    if start is not None:
+        (below, above, turns), (below_start, above_start, more) = (tails_at(divided, x) for x in (value, start))
+        by_above = above + above_start < below + below_start
+        result = (turns - more) + jnp.where(by_above, above_start - above, below - below_start)
+        return (1 - result if upper else result).astype(dtype)
     x = jnp.asarray(value, compute)
     x, turns = deviation(x, jnp.zeros_like(x))
-    divided = divide(distribution, compute)
     result = panels.tail(divided, clip(x, -np.pi, np.pi), jnp.full(x.shape, upper)) / divided.total
     result = jnp.minimum(result, 1)
     return (result - turns if upper else result + turns).astype(dtype)
 
 
+def tails_at(divided: panels.Panels, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the probabilities below and above angles, and the turns that are removed from these."""
+    x = jnp.asarray(x, divided.edges.dtype)
+    x, turns = deviation(x, jnp.zeros_like(x))
+    both = jnp.broadcast_to(clip(x, -np.pi, np.pi), (2, *x.shape))
+    upper = jnp.broadcast_to(jnp.arange(2).reshape(2, *[1] * x.ndim) == 1, both.shape)
+    below, above = jnp.minimum(panels.tail(divided, both, upper) / divided.total, 1)
+    return below, above, turns
+
+
 @functools.partial(jax.jit, static_argnames=("dtype", "upper"))
-def quantile(distribution: Density, q: jax.Array, dtype: np.dtype, upper: bool = False) -> jax.Array:
-    """Compute the angle with probability `q` below it or, if `upper`, above it."""
+def quantile(
+    distribution: Density, q: jax.Array, start: jax.Array | None = None, *, dtype: np.dtype, upper: bool = False
+) -> jax.Array:
+    """Compute the angle with probability `q` below it or, if `upper`, above it, from -pi or `start` on."""
     compute = arguments.compute_dtype(dtype)
     divided = divide(distribution, compute)
     q = jnp.asarray(q, compute)
+    if start is not None:
+        start = jnp.asarray(start, compute)
+        end = start + 2 * np.pi
+        before, after, turns = tails_at(divided, start)
+        share, rest = (1 - q, q) if upper else (q, 1 - q)
+        # Beyond pi, the rest of the probability counts from -pi.
+        beyond = share > after
+        below, above = jnp.where(beyond, share - after, before + share), jnp.where(beyond, after + rest, after - share)
+        above_less = below > above
+        x, _ = panels.quantile(divided, clip(jnp.where(above_less, above, below), 0, 0.5) * divided.total, above_less)
+        x = jnp.minimum(jnp.maximum(x + 2 * np.pi * (turns + beyond.astype(compute)), start), end)
+        x = jnp.where(share == 0, start, jnp.where(share == 1, end, x))
+        return nan_unless(x * (1 + 0 * divided.total), (q >= 0) & (q <= 1)).astype(dtype)
     more = q > 0.5
     x, _ = panels.quantile(divided, jnp.where(more, 1 - q, q) * divided.total, more != upper)
     limit = largest_angle(compute)

@@ -1,9 +1,10 @@
 """Define what all distributions share, and the table of parameters from which most of it follows."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, ParamSpec, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from jax_von_mises.distributions.pytrees import ByValue
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import Family
 
+P = ParamSpec("P")
+R = TypeVar("R")
 # Each rule is a test of the values that are allowed, and says in words for a message which they are.
 RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], str]] = {
     "angle": (np.isfinite, "finite, in radians"),
@@ -31,7 +34,8 @@ RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], s
     "share": (lambda x: np.abs(x) <= 1, "in [-1, 1]"),
 }
 # Methods of distributions of one angle alone, and why others lack them.
-ORDERED = "cdf", "sf", "log_cdf", "log_sf", "icdf", "isf", "interval"
+ORDERED = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_survival_function", "icdf", "isf", "quantile"}
+ORDERED.add("interval")
 ORDER = "points of several dimensions have no order. Use log_prob"
 # Why a distribution has no method of this name. Others may be missing because they have no formula.
 MISSING = {
@@ -40,7 +44,49 @@ MISSING = {
     "entropy": "it has no formula here. Average -log_prob(x) over draws",
     "standard_errors": "it has no formula here. Fit bootstrap samples",
     "fit": "maximise the sum of log_prob",
+    "stddev": "it is defined for one angle. See variance or entropy",
+    "moment": "it is defined for one angle. Average over draws",
 }
+# What other libraries call these methods, or how to compute what has no method.
+NAMED_ELSEWHERE = {
+    "pdf": "prob",
+    "pmf": "prob",
+    "logpdf": "log_prob",
+    "logcdf": "log_cdf",
+    "logsf": "log_sf",
+    "ppf": "icdf",
+    "rvs": "sample",
+    "rsample": "sample",
+    "std": "stddev",
+    "var": "variance",
+    "circular_variance": "variance",
+    "median": "icdf(0.5)",
+    "replace": "dataclasses.replace(distribution, ...)",
+    "kl": "kl_divergence",
+}
+
+
+def naming_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a method so that a wrong argument gives a TypeError that lists the right ones."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def named(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                found, listed = args[0], list(signature.parameters.values())[1:]
+                name = type(found).__name__ + ("" if function.__name__ == "__init__" else f".{function.__name__}")
+                by_name = [x.name for x in listed if x.kind is x.KEYWORD_ONLY]
+                text = ", ".join(x.name for x in listed if x.name not in by_name)
+                text += f"{'; ' * bool(text)}by name: {', '.join(by_name)}" if by_name else ""
+                raise TypeError(f"{name}: {error}. The arguments are {text}.") from None
+            raise
+
+    return named
 
 
 class Parameter(NamedTuple):
@@ -59,7 +105,11 @@ class Distribution(ByValue):
     Subclasses define `batch_shape`, `event_shape`, `dtype`, `log_prob` and `_drawn_by`.
     """
 
-    _ONE_ANGLE: ClassVar[bool] = False
+    def __init_subclass__(cls, **options: Any) -> None:
+        """List the arguments of the constructor when one is wrong."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = naming_arguments(cls.__init__)  # type: ignore[method-assign]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -80,6 +130,7 @@ class Distribution(ByValue):
         """Return the family that draws the distribution, and its parameters by name."""
         raise NotImplementedError
 
+    @naming_arguments
     def sample(
         self,
         key: ArrayLike | None = None,
@@ -122,11 +173,12 @@ class Distribution(ByValue):
         """Return the density at `value`."""
         return jnp.exp(self.log_prob(value))
 
+    @naming_arguments
     def sample_and_log_prob(
-        self, *, seed: ArrayLike, sample_shape: int | Sequence[int] = ()
+        self, key: ArrayLike | None = None, sample_shape: int | Sequence[int] = (), *, seed: ArrayLike | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Draw as `sample` does, and return the draws with the logarithms of their densities."""
-        x = self.sample(seed, sample_shape)
+        x = self.sample(key, sample_shape, seed=seed)
         return x, self.log_prob(x)
 
     def __getitem__(self, index: Any) -> Self:
@@ -142,9 +194,38 @@ class Distribution(ByValue):
 
     def __getattr__(self, name: str) -> Any:
         """Say why there is no method of a name that other distributions have."""
-        reason = ORDER if name in ORDERED and not self._ONE_ANGLE else MISSING.get(name)
-        text = f"{type(self).__name__} has no {name}" + (f": {reason}." if reason else ".")
-        raise AttributeError(text, name=name, obj=self)
+        if isinstance(inspect.getattr_static(type(self), name, None), property):
+            return object.__getattribute__(self, name)  # raise the property's own AttributeError again
+        raise self._no(name)
+
+    def _no(self, name: str) -> AttributeError:
+        """Return the error for a missing attribute, with a reason or the right name."""
+        text = f"{type(self).__name__} has no {name}"
+        if name in ORDERED and not of_one_angle(self):
+            text += f": {ORDER}"
+        elif name in MISSING:
+            text += f": {MISSING[name]}"
+        elif name in NAMED_ELSEWHERE:
+            text += f". Use {NAMED_ELSEWHERE[name]}"
+        return AttributeError(f"{text}.", name=name, obj=self)
+
+    def broadcast(self) -> Self:
+        """Return the same distribution with all parameters broadcast to ``batch_shape``.
+
+        `jax.vmap` maps over an axis that all arrays of its argument must have. With
+        ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
+        this axis, as in ``VonMises(0.0, jnp.ones(3))``.
+        """
+        return self._broadcast_to(self.batch_shape)
+
+    def _broadcast_to(self, shape: tuple[int, ...]) -> Self:
+        """Return the same distribution with all parameters broadcast to a shape of the batch."""
+        raise NotImplementedError
+
+    def _aligned(self, ndim: int) -> Self:
+        """Return the same distribution with axes of length 1 in front of its batch, so that it has `ndim` axes."""
+        batch = self.batch_shape
+        return self if len(batch) == ndim else self._broadcast_to((1,) * (ndim - len(batch)) + batch)
 
     def _check_other(self, method: str, other: object, kind: type["Distribution"]) -> None:
         """Raise TypeError if `other` is not of a `kind`."""
@@ -153,34 +234,37 @@ class Distribution(ByValue):
             raise TypeError(f"{name}.{method}: other={arguments.safe_repr(other)} must be a {name}.")
 
 
+def of_one_angle(value: object) -> bool:
+    """Return whether `value` is a distribution of one angle."""
+    return isinstance(value, Distribution) and value.event_shape == ()
+
+
 class OfAngles(Distribution):
     """Base class of distributions of one angle, which define `cdf`, `sf`, `icdf`, `mean_resultant_length`, `variance`.
 
     Names of TFP and of SciPy stand for the same methods.
     """
 
-    _ONE_ANGLE: ClassVar[bool] = True
-
-    def log_cdf(self, value: ArrayLike) -> jax.Array:
+    def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return the logarithm of `cdf`."""
-        return jnp.log(self.cdf(value))
+        return jnp.log(self.cdf(value, start=start))
 
-    def log_sf(self, value: ArrayLike) -> jax.Array:
+    def log_sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return the logarithm of `sf`."""
-        return jnp.log(self.sf(value))
+        return jnp.log(self.sf(value, start=start))
 
-    def survival_function(self, value: ArrayLike) -> jax.Array:
+    def survival_function(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `sf`."""
-        result: jax.Array = self.sf(value)
+        result: jax.Array = self.sf(value, start=start)
         return result
 
-    def log_survival_function(self, value: ArrayLike) -> jax.Array:
+    def log_survival_function(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `log_sf`."""
-        return self.log_sf(value)
+        return self.log_sf(value, start=start)
 
-    def quantile(self, value: ArrayLike) -> jax.Array:
+    def quantile(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `icdf`."""
-        result: jax.Array = self.icdf(value)
+        result: jax.Array = self.icdf(value, start=start)
         return result
 
     def stddev(self) -> jax.Array:
@@ -199,19 +283,37 @@ class Parametric(Distribution):
         return self.FAMILY, self._parameters()
 
     def _assign(self, given: Mapping[str, Any], validate_args: bool) -> None:
-        """Set the parameters, in the constructor; check shapes and, if asked to, values where they are known."""
-        caller = type(self).__name__
+        """Set the parameters, in the constructor; check shapes and, if asked to, values where they are known.
+
+        Axes of length 1 are put in front of parameters that have fewer than the batch. A distribution that is made
+        inside `jax.vmap` and returned then has its new axis in front of all parameters.
+        """
+        caller, leaves = type(self).__name__, {}
         for parameter in self.PARAMETERS:
-            object.__setattr__(self, parameter.name, as_leaf(caller, parameter.name, given[parameter.name]))
-        given = {parameter.name: getattr(self, parameter.name) for parameter in self.PARAMETERS}
+            leaves[parameter.name] = as_leaf(caller, parameter.name, given[parameter.name])
+            object.__setattr__(self, parameter.name, leaves[parameter.name])
+        # Other objects stand for arrays in a pytree, and whole numbers alone may be the axes of `jax.vmap`.
+        numbers = all(arguments.is_array(x) or isinstance(x, int | float) for x in leaves.values())
+        axes = all(isinstance(x, int) for x in leaves.values())
         for parameter in self.PARAMETERS:
-            if parameter.event_rank and arguments.is_array(given[parameter.name]):
-                arguments.dimension(caller, parameter.name, given[parameter.name])
-        if all(arguments.is_array(x) or isinstance(x, int | float) for x in given.values()):
+            if parameter.event_rank and (arguments.is_array(leaves[parameter.name]) or (numbers and not axes)):
+                arguments.dimension(caller, parameter.name, leaves[parameter.name])
+        if numbers:
             self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
         if validate_args:
             for parameter, value in zip(self.PARAMETERS, self._parameters().values(), strict=True):
                 check_values(caller, parameter, value)
+        if numbers and not axes:
+            self._align(len(self.batch_shape))
+
+    def _align(self, ndim: int) -> None:
+        """Give all parameters, in the constructor, `ndim` axes of the batch."""
+        given = self._parameters() if ndim else {}
+        for parameter in self.PARAMETERS if ndim else ():
+            value, rank = given[parameter.name], ndim + parameter.event_rank
+            if np.ndim(value) < rank:
+                value = arguments.with_axes(value, rank, self.dtype)
+                object.__setattr__(self, parameter.name, value)
 
     def _parameters(self) -> dict[str, Any]:
         """Return the checked parameters by name."""
@@ -250,15 +352,6 @@ class Parametric(Distribution):
         shapes = {name: np.shape(x)[: np.ndim(x) - event.get(name, 0)] for name, x in arrays.items()}
         arguments.broadcast_shapes(caller, shapes)
         return computed(function, static, tuple(arrays.values()), behind, dtype)
-
-    def broadcast(self) -> Self:
-        """Return the same distribution with all parameters broadcast to ``batch_shape``.
-
-        `jax.vmap` maps over an axis that all arrays of its argument must have. With
-        ``jax.vmap(f)(distribution.broadcast())``, it maps over the first axis of the batch even if a parameter lacks
-        this axis, as in ``VonMises(0.0, jnp.ones(3))``.
-        """
-        return self._broadcast_to(self.batch_shape)
 
     def _broadcast_to(self, shape: tuple[int, ...]) -> Self:
         return self._mapped(lambda value: value, shape)
@@ -322,6 +415,12 @@ def as_leaf(caller: str, name: str, value: Any) -> Any:
 
     Text, complex numbers and arrays of unsupported dtypes give TypeError. Other objects may stand for arrays.
     """
+    arguments.refuse_units(caller, name, value)
+    if hasattr(value, "as_quat"):  # a rotation of SciPy
+        raise TypeError(
+            f"{caller}: {name} is a {type(value).__name__}. Give its quaternion, in the order (w, x, y, z): "
+            "rotation.as_quat(scalar_first=True)."
+        )
     if isinstance(value, list) or is_numbers(value):  # a list would itself be a pytree
         return np.asarray(arguments.parameter(caller, name, value))
     if isinstance(value, str | bytes | complex) or arguments.is_array(value):

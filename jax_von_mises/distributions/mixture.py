@@ -20,8 +20,8 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em, pairs_fit
-from jax_von_mises.distributions.any_density import Density, OfDensity
-from jax_von_mises.distributions.base import as_leaf
+from jax_von_mises.distributions.any_density import OfDensity
+from jax_von_mises.distributions.base import Distribution, OfAngles, as_leaf
 from jax_von_mises.distributions.pairs import BivariateVonMises
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.sphere import VonMisesFisher
@@ -41,6 +41,9 @@ from jax_von_mises.sampling.request import Family
 UNROLLED = 16
 # Most steps of `quantile`. Each halves the bracket or the step, so that twice the number of a float's bits is enough.
 MOST_STEPS = 128
+# Methods that mixtures have only if their components are distributions of one angle.
+OF_ONE_ANGLE = {name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")}
+OF_ONE_ANGLE -= {"mean", "mean_resultant_length", "variance"}
 
 
 @pytree("logits", "components")
@@ -111,8 +114,15 @@ class Mixture(OfDensity):
             logits = arguments.as_jax(arguments.parameter("Mixture", "logits", logits))
         else:
             logits = as_leaf("Mixture", "logits", logits)
+        logits, components = aligned(logits, components)
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "components", components)
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute; mixtures of points and directions have no methods of distributions of one angle."""
+        if name in OF_ONE_ANGLE and getattr(object.__getattribute__(self, "components"), "event_shape", None):
+            raise self._no(name)
+        return super().__getattribute__(name)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -147,12 +157,8 @@ class Mixture(OfDensity):
                 "Insert axes of length 1 to make them broadcast."
             ) from error
 
-    def broadcast(self) -> "Mixture":
-        """Return the same distribution with logits and components broadcast to the full batch shape, for `jax.vmap`.
-
-        See `VonMises.broadcast`.
-        """
-        shape = self._shape()
+    def _broadcast_to(self, shape: tuple[int, ...]) -> "Mixture":
+        shape = (*shape, self._shape()[-1])
         logits = jnp.broadcast_to(arguments.as_jax(self.logits), shape)
         return Mixture(logits=logits, components=self.components._broadcast_to(shape))
 
@@ -187,49 +193,43 @@ class Mixture(OfDensity):
         weights, probs = em.promote_and_broadcast(self.probs, self._each(self.components.prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
-    def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`; every full turn adds 1.
+    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the probability of an angle between -pi, or `start`, and `value`; every full turn adds 1.
 
-        The probability counts from -pi, since the components have no common `loc`. The absolute error is 3 ulp of 1.
-        Points on a torus have no order, so TypeError is raised for them.
+        The components have no common `loc` from which to count. The absolute error is 3 ulp of 1.
         """
-        return self._between("cdf", jnp.asarray(-np.pi, self.dtype), value)
+        each = functools.partial(self.components.cdf, start=self._start("cdf", start))
+        return self._mean_of("cdf", each, value)
 
-    def sf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `value` and pi, as accurate as `cdf`."""
-        return self._between("sf", value, jnp.asarray(np.pi, self.dtype))
+    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return 1 - `cdf`, the probability of an angle between `value` and pi, as accurate as `cdf`."""
+        each = functools.partial(self.components.sf, start=self._start("sf", start))
+        return self._mean_of("sf", each, value)
 
-    def _between(self, method: str, low: ArrayLike, high: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `low` and `high`."""
-        cdf = self._of_angles(method).cdf
-        weights, below, above = em.promote_and_broadcast(self.probs, self._each(cdf, low), self._each(cdf, high))
-        return jnp.sum(weights * (above - below), -1)
+    def _start(self, method: str, start: ArrayLike | None) -> jax.Array:
+        """Return the angle from which to count, with an axis of components."""
+        start = -np.pi if start is None else arguments.parameter(f"Mixture.{method}", "start", start)
+        return jnp.expand_dims(arguments.as_jax(start), -1)
 
-    def _density(self) -> Density:
-        if not isinstance(self.components, VonMises):
-            raise TypeError(
-                "Mixture: entropy, mode, interval, moment and kl_divergence need components of one angle. For points "
-                "of several dimensions, average functions of log_prob over draws."
-            )
-        return super()._density()
+    def _mean_of(self, method: str, each: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
+        """Return the mean over the components of a method at `value`."""
+        weights, found = em.promote_and_broadcast(self.probs, self._each(each, value))
+        return jnp.sum(weights * jnp.where(weights == 0, 0, found), -1)
 
-    def _of_angles(self, method: str) -> VonMises:
-        """Return the components, or raise TypeError if they are not distributions of one angle."""
-        if not isinstance(self.components, VonMises):
-            raise TypeError(f"Mixture.{method}: points of several dimensions have no order. Use prob or log_prob.")
-        return self.components
+    def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle in [-pi, pi), or [start, start + 2 pi], with probability `q` below it.
 
-    def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi) with probability `q` below it; NaN for `q` outside [0, 1].
-
-        The probability below the result differs from `q` by at most 6 ulp of 1, or the angle is within 4 ulp. First
-        derivatives are exact, with respect to `q` and all parameters, in forward and reverse mode.
+        The result is NaN for `q` outside [0, 1]. The probability below it differs from `q` by at most 6 ulp of 1, or
+        the angle is within 4 ulp. First derivatives are exact, with respect to `q` and all parameters, in forward and
+        reverse mode.
         """
-        self._of_angles("icdf")
         compute = arguments.compute_dtype(self.dtype)
-        q = arguments.as_jax(arguments.parameter("Mixture.icdf", "q", q), compute)
+        low = -largest_angle(compute) if start is None else arguments.parameter("Mixture.icdf", "start", start)
+        q, low = (arguments.as_jax(x, compute) for x in (arguments.parameter("Mixture.icdf", "q", q), low))
         mixture = jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), self)
-        x: jax.Array = quantile(mixture, jnp.broadcast_to(q, jnp.broadcast_shapes(q.shape, self.batch_shape)))
+        shape = jnp.broadcast_shapes(q.shape, low.shape, self.batch_shape)
+        high = -low if start is None else low + 2 * np.pi
+        x: jax.Array = quantile(mixture, *(jnp.broadcast_to(x, shape) for x in (q, low, high)), from_pi=start is None)
         return x.astype(self.dtype)
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
@@ -502,6 +502,17 @@ def names_of_kinds() -> str:
     return " or ".join(", ".join(kind.__name__ for kind in kinds()).rsplit(", ", 1))
 
 
+def aligned(logits: Any, components: Any) -> tuple[Any, Any]:
+    """Return weights and components with the same number of axes, of which length 1 makes up for missing ones."""
+    leaves = jax.tree.leaves((logits, components))
+    if not isinstance(components, Distribution) or not all(
+        arguments.is_array(x) or isinstance(x, int | float) for x in leaves
+    ):
+        return logits, components  # other objects stand for arrays in a pytree
+    ndim = max(np.ndim(logits), len(components.batch_shape))
+    return (arguments.with_axes(logits, ndim, logits.dtype) if np.ndim(logits) else logits), components._aligned(ndim)
+
+
 def check_components(components: Any) -> None:
     """Refuse components that are not a distribution of `kinds`; other objects may stand for one in a pytree."""
     if isinstance(components, list | tuple) and not isinstance(components, PartitionSpec):
@@ -558,12 +569,15 @@ def log_of_weights(probs: jax.Array) -> jax.Array:
     return jnp.where(probs > 0, logs, jnp.where(probs == 0, -jnp.inf, jnp.nan))
 
 
-@jax.jit
-def quantile(mixture: Mixture, q: jax.Array) -> jax.Array:
-    """Solve ``mixture.cdf(x) = q`` by Newton's method, safeguarded by a bracket."""
+@functools.partial(jax.jit, static_argnames="from_pi")
+def quantile(mixture: Mixture, q: jax.Array, low: jax.Array, high: jax.Array, from_pi: bool) -> jax.Array:
+    """Solve ``mixture.cdf(x) = q`` between `low` and `high` by Newton's method, safeguarded by a bracket.
+
+    The cdf counts from `low` unless `from_pi` is true.
+    """
     at, fixed = lax.stop_gradient(q), lax.stop_gradient(mixture)
-    limit = largest_angle(q.dtype)
-    end = jnp.full_like(at, limit)
+    start = None if from_pi else lax.stop_gradient(low)
+    ends = lax.stop_gradient((low, high))
 
     def unsolved(state: tuple[jax.Array, ...]) -> jax.Array:
         count, _, _, x, step = state
@@ -571,7 +585,7 @@ def quantile(mixture: Mixture, q: jax.Array) -> jax.Array:
 
     def closer(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         count, low, high, x, before = state
-        excess = fixed.cdf(x) - at
+        excess = fixed.cdf(x, start=start) - at
         low, high = jnp.where(excess < 0, x, low), jnp.where(excess < 0, high, x)
         newton = excess / fixed.prob(x)
         # Halve the bracket where Newton's step leaves it, is more than half as long as the step before, or is 0 at a
@@ -581,12 +595,13 @@ def quantile(mixture: Mixture, q: jax.Array) -> jax.Array:
         step = jnp.where((excess == 0) | jnp.isnan(excess), 0, step)
         return count + 1, low, high, x - step, step
 
-    start: tuple[jax.Array, ...] = (jnp.zeros((), jnp.int32), -end, end, jnp.zeros_like(at), 4 * end)
-    x = lax.while_loop(unsolved, closer, start)[3]
+    first: tuple[jax.Array, ...] = (jnp.zeros((), jnp.int32), *ends, 0.5 * (ends[0] + ends[1]), 2 * (ends[1] - ends[0]))
+    x = lax.while_loop(unsolved, closer, first)[3]
     # A step of length 0 has the derivatives, which are 0 where the density underflows.
     density = fixed.prob(x)
-    step = jnp.where(density > 0, (mixture.cdf(x) - q) / jnp.where(density > 0, density, 1), 0)
-    x = jnp.where(at == 0, -end, jnp.where(at == 1, end, x)) - (step - lax.stop_gradient(step))
+    excess = mixture.cdf(x, start=None if from_pi else low) - q
+    step = jnp.where(density > 0, excess / jnp.where(density > 0, density, 1), 0)
+    x = jnp.where(at == 0, ends[0], jnp.where(at == 1, ends[1], x)) - (step - lax.stop_gradient(step))
     return nan_unless(x, (at >= 0) & (at <= 1) & ~jnp.isnan(density))
 
 

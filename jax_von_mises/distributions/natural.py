@@ -25,6 +25,14 @@ class OfNatural(Parametric):
 
     natural: Any = None  # set in each instance; it replaces the property of the base class
 
+    def __new__(cls, *parameters: Any, **named: Any) -> Any:
+        """Return a distribution of the base class for its parameters, as ``dataclasses.replace`` asks for."""
+        return cls._base()(*parameters, **named) if parameters or named else object.__new__(cls)
+
+    @classmethod
+    def _base(cls) -> type[Parametric]:
+        return next(base for base in cls.__mro__ if "FAMILY" in vars(base))
+
     @classmethod
     def _of(cls, caller: str, value: ArrayLike, validate_args: bool, components: int | None = None) -> Self:
         """Return the distribution with the natural parameter `value`, after checking it."""
@@ -38,8 +46,7 @@ class OfNatural(Parametric):
         return made
 
     def __repr__(self) -> str:
-        base = next(cls for cls in type(self).__mro__ if "FAMILY" in vars(cls))
-        return f"{base.__name__}.from_natural({self.natural!r})"
+        return f"{self._base().__name__}.from_natural({self.natural!r})"
 
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
         return natural_of(self.FAMILY), {"natural": self._leaf()}

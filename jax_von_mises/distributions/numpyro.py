@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -18,8 +19,7 @@ from jax_von_mises.distributions import base, pairs, sphere
 from jax_von_mises.distributions import symmetric as symmetric_classes
 from jax_von_mises.distributions import von_mises as von_mises_class
 from jax_von_mises.functions import symmetric, von_mises
-from jax_von_mises.numerics import quantile, tail_probability
-from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import clip
 
 try:
     # This absolute import refers to the library NumPyro, not to this module.
@@ -53,12 +53,6 @@ CONSTRAINTS = {
     "length": constraints.unit_interval,
     "half length": constraints.interval(0.0, 0.5),
 }
-
-# The tails of the von Mises distribution, with NaN for an invalid concentration.
-TAILS = symmetric.Tails(
-    lambda x, concentration: tail_probability.lower_tail(x, valid(concentration)),
-    lambda t, half_minus_t, concentration: quantile.any_half_quantile(t, half_minus_t, valid(concentration)),
-)
 
 
 class OfClass(Distribution):
@@ -135,13 +129,18 @@ class OfOneAngle(OfClass):
         return found
 
     def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`."""
-        found: jax.Array = self._own().cdf(value)
-        return found
+        """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
+
+        This counts over the support, as NumPyro does. The class in `jax_von_mises` counts from loc - pi.
+        """
+        own, value = self._own(), arguments.parameter(f"{type(self).__name__}.cdf", "value", value)
+        dtype = arguments.float_dtype("cdf", None, [value]) if np.ndim(value) else own.dtype
+        found = own.cdf(clip(arguments.as_jax(value, dtype), -np.pi, np.pi), start=-np.pi)
+        return symmetric.with_derivative_of(found, clip(found, 0, 1))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
-        found: jax.Array = self._own().icdf(q)
+        found: jax.Array = self._own().icdf(q, start=-np.pi)
         return found
 
 
@@ -176,20 +175,6 @@ class VonMises(OfOneAngle):
 
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool | None = None) -> None:
         self._of(self.OF(loc, concentration), validate_args)
-
-    def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
-
-        This differs from `jax_von_mises.cdf`, which counts from loc - pi. The absolute error is a few ulp of 1. A
-        probability that is small because `value` is far below `loc` keeps relative accuracy.
-        """
-        parameters = {"loc": self.loc, "concentration": self.concentration}
-        return von_mises.evaluate("cdf", symmetric.cdf(TAILS), value=value, **parameters)
-
-    def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
-        parameters = {"loc": self.loc, "concentration": self.concentration}
-        return von_mises.evaluate("icdf", symmetric.icdf(TAILS), q=q, **parameters)
 
 
 class WrappedCauchy(OfOneAngle):
@@ -342,9 +327,8 @@ class CosineBivariateVonMises(BivariateVonMises):
 def kl_divergence_of_angles(p: OfOneAngle, q: OfOneAngle) -> jax.Array:
     """Return the mean of log(p / q) under `p`, in nats."""
     shape = jnp.broadcast_shapes(p.batch_shape, q.batch_shape)
-    each = [jax.tree.map(jnp.ravel, own._own()._broadcast_to(shape)) for own in (p, q)]
-    divergence: jax.Array = jax.vmap(lambda p, q: p.kl_divergence(q))(*each)
-    return divergence.reshape(shape)
+    divergence: jax.Array = p._own().kl_divergence(q._own())
+    return jnp.broadcast_to(divergence, shape)
 
 
 @kl_divergence.register(VonMisesFisher, VonMisesFisher)

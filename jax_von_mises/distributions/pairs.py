@@ -72,8 +72,9 @@ def correlation_of(
     }
     arrays, dtype = arguments.parameters(caller, None, **given)
     first, second, weighted = (jnp.asarray(x, dtype) for x in arrays.values())
-    product = jnp.sqrt(first) * jnp.sqrt(second)
-    return jnp.broadcast_to(weighted, jnp.broadcast_shapes(weighted.shape, product.shape)) * product
+    shape = arguments.broadcast_shapes(caller, {name: np.shape(x) for name, x in arrays.items()})
+    first, second, weighted = (jnp.broadcast_to(x, shape) for x in (first, second, weighted))
+    return weighted * (jnp.sqrt(first) * jnp.sqrt(second))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -100,6 +101,7 @@ class BivariateVonMises(Parametric):
         psi_concentration: ArrayLike,
         correlation: ArrayLike | EllipsisType = ...,
         weighted_correlation: ArrayLike | EllipsisType = ...,
+        *,
         validate_args: bool = False,
     ) -> None:
         caller = type(self).__name__

@@ -15,13 +15,13 @@ from jax_von_mises.numerics.sphere import vectors
 from jax_von_mises.sampling.rotations import ISOTROPIC_GAUSSIAN
 
 
-@pytree("mean", "scale")
+@pytree("mean_rotation", "scale")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class IsotropicGaussianSO3(Parametric):
     r"""The isotropic Gaussian distribution of rotations, the solution of the heat equation on SO(3).
 
-    Relative to `mean`, a rotation has a uniform axis and an angle :math:`\omega` in [0, pi]. The density with respect
-    to the uniform distribution of rotations is
+    Relative to `mean_rotation`, a rotation has a uniform axis and an angle :math:`\omega` in [0, pi]. The density with
+    respect to the uniform distribution of rotations is
 
     .. math:: f(\omega) = \sum_{l \ge 0} (2l+1) e^{-l(l+1)\sigma^2/2} \frac{\sin((l + 1/2)\omega)}{\sin(\omega/2)}.
 
@@ -30,13 +30,13 @@ class IsotropicGaussianSO3(Parametric):
 
     Parameters
     ----------
-    mean : array
+    mean_rotation : array
         Mean rotation, a quaternion of any length but 0.
     scale : float or array
         :math:`\sigma` in [0, inf]: 0 is a point mass at the mean, inf the uniform distribution. A small scale is the
         standard deviation of each component of the rotation vector from the mean, in radians. It is the square root of
         the time of a Brownian motion. Papers that write :math:`e^{-l(l+1)\epsilon^2}` have
-        :math:`\sigma = \sqrt{2}\,\epsilon`. Broadcasts with `mean` without its last axis.
+        :math:`\sigma = \sqrt{2}\,\epsilon`. Broadcasts with `mean_rotation` without its last axis.
     validate_args : bool
         Raise ValueError for a scale that is negative or NaN, and for a mean that is zero or not finite, if the values
         are known. Otherwise, and under a transformation, such values give NaN.
@@ -64,32 +64,32 @@ class IsotropicGaussianSO3(Parametric):
     --------
     >>> import jax
     >>> from jax_von_mises.rotations import IsotropicGaussianSO3
-    >>> noise = IsotropicGaussianSO3(mean=[1.0, 0.0, 0.0, 0.0], scale=[0.1, 1.0])
+    >>> noise = IsotropicGaussianSO3(mean_rotation=[1.0, 0.0, 0.0, 0.0], scale=[0.1, 1.0])
     >>> rotations = noise.sample(jax.random.key(0), (1000,))
     >>> rotations.shape, noise.log_prob(rotations).shape, noise.score(rotations).shape
     ((1000, 2, 4), (1000, 2), (1000, 2, 3))
     """
 
-    mean: ArrayLike
+    mean_rotation: ArrayLike
     scale: ArrayLike
 
     FAMILY = ISOTROPIC_GAUSSIAN
-    PARAMETERS = (Parameter("mean", "direction", 1), Parameter("scale", "nonnegative"))
+    PARAMETERS = (Parameter("mean_rotation", "direction", 1), Parameter("scale", "nonnegative"))
 
-    def __init__(self, mean: ArrayLike, scale: ArrayLike, validate_args: bool = False) -> None:
-        self._assign({"mean": mean, "scale": scale}, validate_args)
-        if arguments.is_array(self.mean) or isinstance(self.mean, int | float):
-            arguments.dimension("IsotropicGaussianSO3", "mean", self.mean, 4)
+    def __init__(self, mean_rotation: ArrayLike, scale: ArrayLike, *, validate_args: bool = False) -> None:
+        self._assign({"mean_rotation": mean_rotation, "scale": scale}, validate_args)
+        if arguments.is_array(self.mean_rotation):
+            arguments.dimension("IsotropicGaussianSO3", "mean_rotation", self.mean_rotation, 4)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one quaternion, (4,)."""
-        return (arguments.dimension("IsotropicGaussianSO3", "mean", self._parameters()["mean"], 4),)
+        return (arguments.dimension("IsotropicGaussianSO3", "mean_rotation", self._parameters()["mean_rotation"], 4),)
 
     def _of_value(self, method: str, function: rotations.OfRelative, value: ArrayLike) -> jax.Array:
         caller = f"IsotropicGaussianSO3.{method}"
         arguments.dimension(caller, "value", arguments.parameter(caller, "value", value), 4)
-        names = "mean", "scale"
+        names = "mean_rotation", "scale"
         result: jax.Array = self._compute(method, of_relative, names, (function,), {"value": value}, {"value": 1})
         return result
 
@@ -141,9 +141,13 @@ class IsotropicGaussianSO3(Parametric):
         norm = self._compute("expected_score_norm", rotations.root_mean_square_score, ("scale",))
         return self._spread(norm)
 
+    def mean(self) -> jax.Array:
+        """Return the mean rotation, the unit quaternion of `mean_rotation`."""
+        return self.mode()
+
     def mode(self) -> jax.Array:
-        """Return the most likely rotation, the unit quaternion of `mean`."""
-        return self._spread(self._compute("mode", unit, ("mean",)), (4,))
+        """Return the most likely rotation, the unit quaternion of `mean_rotation`."""
+        return self._spread(self._compute("mode", unit, ("mean_rotation",)), (4,))
 
 
 def of_relative(function: rotations.OfRelative, value: jax.Array, mean: jax.Array, scale: jax.Array) -> jax.Array:

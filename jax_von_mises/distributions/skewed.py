@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.any_density import OfDensity
-from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric, check_values
+from jax_von_mises.distributions.base import OfAngles, Parameter, check_values, of_one_angle
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.sampling import skewed
 from jax_von_mises.sampling.request import Family
@@ -61,17 +61,22 @@ class SineSkewed(OfDensity):
     distribution: OfAngles
     skewness: ArrayLike
 
-    def __init__(self, distribution: OfAngles, skewness: ArrayLike, validate_args: bool = False) -> None:
-        if not isinstance(distribution, OfAngles):
+    def __init__(self, distribution: OfAngles, skewness: ArrayLike, *, validate_args: bool = False) -> None:
+        if not of_one_angle(distribution):
             raise TypeError(
-                f"SineSkewed: distribution={arguments.safe_repr(distribution)} must be a distribution of angles, "
-                "such as a VonMises."
+                f"SineSkewed: distribution={arguments.safe_repr(distribution)} must be a distribution of one "
+                "angle, such as a VonMises."
             )
+        if isinstance(distribution, SineSkewed):
+            raise TypeError("SineSkewed: distribution is a SineSkewed, which is not symmetric. Skew its distribution.")
         object.__setattr__(self, "distribution", distribution)
         object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", skewness))
-        self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
+        ndim = len(self.batch_shape)  # raises ValueError if shapes do not broadcast
         if validate_args:
             check_values("SineSkewed", Parameter("skewness", "share"), self.skewness)
+        if np.ndim(self.skewness) < ndim:
+            object.__setattr__(self, "skewness", arguments.with_axes(self.skewness, ndim, self.dtype))
+        object.__setattr__(self, "distribution", distribution._aligned(ndim))
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -89,11 +94,9 @@ class SineSkewed(OfDensity):
         """The float dtype of samples and densities, that of the distribution."""
         return self.distribution.dtype
 
-    def broadcast(self) -> "SineSkewed":
-        """Return the same distribution with all parameters broadcast to ``batch_shape``, for `jax.vmap`."""
-        batch = self.batch_shape
-        own = self.distribution._broadcast_to(batch) if isinstance(self.distribution, Parametric) else self.distribution
-        return SineSkewed(own, jnp.broadcast_to(arguments.as_jax(self.skewness), batch))
+    def _broadcast_to(self, shape: tuple[int, ...]) -> "SineSkewed":
+        skewness = jnp.broadcast_to(arguments.as_jax(self.skewness), shape)
+        return SineSkewed(self.distribution._broadcast_to(shape), skewness)
 
     def _at(self, index: tuple[Any, ...]) -> "SineSkewed":
         whole = self.broadcast()

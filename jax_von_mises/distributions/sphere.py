@@ -78,11 +78,11 @@ class VonMisesFisher(Parametric):
     FAMILY = sphere.VON_MISES_FISHER
     PARAMETERS = (Parameter("mean_direction", "direction", 1), Parameter("concentration", "nonnegative"))
 
-    def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
+    def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"mean_direction": mean_direction, "concentration": concentration}, validate_args)
 
     @classmethod
-    def from_natural(cls, natural: ArrayLike, validate_args: bool = False) -> "VonMisesFisher":
+    def from_natural(cls, natural: ArrayLike, *, validate_args: bool = False) -> "VonMisesFisher":
         r"""Return the distribution with the density proportional to :math:`\exp(\eta\cdot x)`.
 
         Its `concentration` is the length of the natural parameter, and its `mean_direction` the parameter itself.

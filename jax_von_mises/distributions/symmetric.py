@@ -1,7 +1,8 @@
 """Define `WrappedCauchy`, `Cardioid` and `WrappedNormal`, distributions of an angle that are symmetric about `loc`."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,12 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.any_density import OfDensity
-from jax_von_mises.distributions.base import Parameter, Parametric
+from jax_von_mises.distributions.base import Parameter, Parametric, computed
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import symmetric, von_mises
 from jax_von_mises.numerics import named
+from jax_von_mises.numerics.circle import deviation
+from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling import symmetric as families
 
 
@@ -64,25 +67,34 @@ class ClosedForm(Symmetric):
 
     TAILS: ClassVar[symmetric.Tails]
 
-    def cdf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between -pi and `value`: 0 below -pi, 1 above pi.
+    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the probability from loc - pi, or from `start`, to `value`; every full turn adds 1.
 
         The absolute error is a few ulp of 1. A small probability keeps its relative accuracy where `value` is far below
         `loc`.
         """
-        return self._evaluate("cdf", symmetric.cdf(self.TAILS), value=value)
+        return self._counted("cdf", symmetric.cdf(self.TAILS), start, value=value)
 
-    def sf(self, value: ArrayLike) -> jax.Array:
-        """Return the probability of an angle between `value` and pi, as accurate as `cdf`."""
-        return self._evaluate("sf", symmetric.sf(self.TAILS), value=value)
+    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return 1 - `cdf`, as accurate in the other tail; every full turn subtracts 1."""
+        return self._counted("sf", symmetric.sf(self.TAILS), start, value=value)
 
-    def icdf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi] with probability `q` below it; NaN for `q` outside [0, 1]."""
-        return self._evaluate("icdf", symmetric.icdf(self.TAILS), q=q)
+    def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle in [loc - pi, loc + pi], or [start, start + 2 pi], with probability `q` below it.
 
-    def isf(self, q: ArrayLike) -> jax.Array:
-        """Return the angle in [-pi, pi] with probability `q` above it; NaN for `q` outside [0, 1]."""
-        return self._evaluate("isf", symmetric.isf(self.TAILS), q=q)
+        The result is NaN for `q` outside [0, 1].
+        """
+        return self._counted("icdf", symmetric.icdf(self.TAILS), start, q=q)
+
+    def isf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle with probability `q` above it, the inverse of `sf`, as `icdf` does."""
+        return self._counted("isf", symmetric.isf(self.TAILS), start, q=q)
+
+    def _counted(
+        self, method: str, function: von_mises.Function, start: ArrayLike | None, **value: ArrayLike
+    ) -> jax.Array:
+        caller = f"{type(self).__name__}.{method}"
+        return von_mises.counted(caller, function, start, **value, **self._parameters())
 
 
 @pytree("loc", "rho")
@@ -121,11 +133,11 @@ class WrappedCauchy(ClosedForm):
     rho: ArrayLike
 
     LAW = symmetric.Law(named.cauchy_log_density, named.cauchy_length)
-    TAILS = symmetric.Tails(named.cauchy_lower_tail, named.cauchy_quantile)
+    TAILS = symmetric.Tails(named.cauchy_lower_tail, named.cauchy_quantile, point=1.0)
     FAMILY = families.WRAPPED_CAUCHY
     PARAMETERS = (Parameter("loc", "angle"), Parameter("rho", "length"))
 
-    def __init__(self, loc: ArrayLike, rho: ArrayLike, validate_args: bool = False) -> None:
+    def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "rho": rho}, validate_args)
 
     def entropy(self) -> jax.Array:
@@ -164,7 +176,7 @@ class Cardioid(ClosedForm):
     FAMILY = families.CARDIOID
     PARAMETERS = (Parameter("loc", "angle"), Parameter("rho", "half length"))
 
-    def __init__(self, loc: ArrayLike, rho: ArrayLike, validate_args: bool = False) -> None:
+    def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "rho": rho}, validate_args)
 
 
@@ -201,7 +213,7 @@ class WrappedNormal(Symmetric):
     FAMILY = families.WRAPPED_NORMAL
     PARAMETERS = (Parameter("loc", "angle"), Parameter("scale", "nonnegative"))
 
-    def __init__(self, loc: ArrayLike, scale: ArrayLike, validate_args: bool = False) -> None:
+    def __init__(self, loc: ArrayLike, scale: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "scale": scale}, validate_args)
 
     def score(self, value: ArrayLike) -> jax.Array:
@@ -212,6 +224,53 @@ class WrappedNormal(Symmetric):
         and the mean resultant length. At a `scale` of 0 it is 0 at `loc`, and infinite elsewhere.
         """
         return self._evaluate("score", symmetric.normal_score, value=value)
+
+    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the probability from loc - pi, or from `start`, to `value`; every full turn adds 1."""
+        return self._counted("cdf", OfDensity.cdf, 1, start, value=value)
+
+    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return 1 - `cdf`, as accurate in the other tail; every full turn subtracts 1."""
+        return self._counted("sf", OfDensity.sf, -1, start, value=value)
+
+    def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle in [loc - pi, loc + pi], or [start, start + 2 pi], with probability `q` below it.
+
+        The result is NaN for `q` outside [0, 1].
+        """
+        return self._inverse("icdf", OfDensity.icdf, q, start)
+
+    def isf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle with probability `q` above it, the inverse of `sf`, as `icdf` does."""
+        return self._inverse("isf", OfDensity.isf, q, start)
+
+    def _counted(
+        self, method: str, function: Callable[..., jax.Array], sign: int, start: ArrayLike | None, value: ArrayLike
+    ) -> jax.Array:
+        centred, dtype, (away, turns), *others = self._about_loc(method, start, value=value)
+        start_away, start_turns = others[0] if others else (None, 0)
+        found = function(centred, away, start=start_away)
+        return (found + sign * jnp.broadcast_to(turns - start_turns, found.shape)).astype(dtype)
+
+    def _inverse(
+        self, method: str, function: Callable[..., jax.Array], q: ArrayLike, start: ArrayLike | None
+    ) -> jax.Array:
+        centred, dtype, _, *others = self._about_loc(method, start, q=q)
+        loc = arguments.as_jax(self._parameters()["loc"], centred.dtype)
+        away = others[0][0] if others else None
+        x = function(centred, q, start=away)
+        moved = loc if away is None else arguments.as_jax(start, centred.dtype) - away
+        return (x + jnp.broadcast_to(nan_unless(moved, jnp.isfinite(moved)), x.shape)).astype(dtype)
+
+    def _about_loc(self, method: str, start: ArrayLike | None, **value: ArrayLike) -> Any:
+        """Return the distribution about 0, the dtype of results, and the deviations of angles, with their turns."""
+        caller = f"WrappedNormal.{method}"
+        given = value | ({} if start is None else {"start": start})
+        arrays, dtype = arguments.parameters(caller, None, **given, **self._parameters())
+        compute = arguments.compute_dtype(dtype)
+        loc, scale = (jnp.asarray(arrays.pop(name), compute) for name in ("loc", "scale"))
+        away = (computed(deviation, (), (x, loc), (0, 0), compute) for x in arrays.values())
+        return WrappedNormal(jnp.zeros_like(loc), scale), dtype, *away
 
     def variance(self) -> jax.Array:
         """Return the circular variance 1 - exp(-scale^2 / 2), without cancellation."""

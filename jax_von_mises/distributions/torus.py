@@ -92,13 +92,6 @@ class Torus(Distribution):
         self._shape()
         return self.components
 
-    def broadcast(self) -> "Torus":
-        """Return the same distribution with all parameters of the components broadcast to one shape, for `jax.vmap`.
-
-        See `VonMises.broadcast`.
-        """
-        return Torus(self._angles().broadcast())
-
     def _broadcast_to(self, shape: tuple[int, ...]) -> "Torus":
         return Torus(self._angles()._broadcast_to(shape + self.event_shape))
 

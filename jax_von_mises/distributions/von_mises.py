@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -65,11 +66,11 @@ class VonMises(Parametric, OfDensity):
     FAMILY = sampler.VON_MISES
     PARAMETERS = (Parameter("loc", "angle"), Parameter("concentration", "nonnegative"))
 
-    def __init__(self, loc: ArrayLike, concentration: ArrayLike, validate_args: bool = False) -> None:
+    def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "concentration": concentration}, validate_args)
 
     @classmethod
-    def from_natural(cls, natural: ArrayLike, validate_args: bool = False) -> "VonMises":
+    def from_natural(cls, natural: ArrayLike, *, validate_args: bool = False) -> "VonMises":
         r"""Return the distribution with the density proportional to :math:`\exp(\eta_1\cos x + \eta_2\sin x)`.
 
         Its `concentration` is the length of the natural parameter, and its `loc` the direction.
@@ -150,29 +151,33 @@ class VonMises(Parametric, OfDensity):
         """See `jax_von_mises.prob`."""
         return von_mises.prob(value, self.loc, self.concentration)
 
-    def cdf(self, value: ArrayLike) -> jax.Array:
+    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.cdf`; every full turn adds 1."""
-        return von_mises.cdf(value, self.loc, self.concentration)
+        return von_mises.cdf(value, self.loc, self.concentration, start=start)
 
-    def log_cdf(self, value: ArrayLike) -> jax.Array:
+    def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.log_cdf`."""
+        if start is not None:
+            return super().log_cdf(value, start=start)
         return von_mises.log_cdf(value, self.loc, self.concentration)
 
-    def sf(self, value: ArrayLike) -> jax.Array:
+    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.sf`."""
-        return von_mises.sf(value, self.loc, self.concentration)
+        return von_mises.sf(value, self.loc, self.concentration, start=start)
 
-    def log_sf(self, value: ArrayLike) -> jax.Array:
+    def log_sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.log_sf`."""
+        if start is not None:
+            return super().log_sf(value, start=start)
         return von_mises.log_sf(value, self.loc, self.concentration)
 
-    def icdf(self, q: ArrayLike) -> jax.Array:
+    def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.icdf`."""
-        return von_mises.icdf(q, self.loc, self.concentration)
+        return von_mises.icdf(q, self.loc, self.concentration, start=start)
 
-    def isf(self, q: ArrayLike) -> jax.Array:
+    def isf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.isf`."""
-        return von_mises.isf(q, self.loc, self.concentration)
+        return von_mises.isf(q, self.loc, self.concentration, start=start)
 
     def interval(self, mass: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Return both ends of the shortest arc with the probability `mass` in [0, 1], ``loc`` minus and plus a width.
@@ -181,7 +186,9 @@ class VonMises(Parametric, OfDensity):
         """
         mass = arguments.as_jax(arguments.parameter("VonMises.interval", "mass", mass), self.dtype)
         half = von_mises.isf(0.5 - 0.5 * mass, 0.0, self.concentration)
-        return self.mean() - half, self.mean() + half
+        shape = jnp.broadcast_shapes(half.shape, self.batch_shape)
+        mean, half = (jnp.broadcast_to(x, shape) for x in (self.mean(), half))
+        return mean - half, mean + half
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
@@ -218,8 +225,7 @@ class VonMises(Parametric, OfDensity):
     def kl_divergence(self, other: OfAngles) -> jax.Array:
         """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other).
 
-        `other` is a `VonMises`, or another distribution of one angle with the batch shape (); see
-        `CircularDistribution.kl_divergence`.
+        `other` is a `VonMises`, or another distribution of one angle; see `CircularDistribution.kl_divergence`.
         """
         if not isinstance(other, VonMises):
             return super().kl_divergence(other)
@@ -227,8 +233,6 @@ class VonMises(Parametric, OfDensity):
 
     def cross_entropy(self, other: OfAngles) -> jax.Array:
         """Return the mean under `self` of -log `other`, in nats."""
-        if not isinstance(other, VonMises):
-            self._one_other("cross_entropy", other)
         return self.entropy() + self.kl_divergence(other)
 
     def standard_errors(self, size: ArrayLike) -> fitting.Estimate:

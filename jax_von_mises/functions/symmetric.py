@@ -1,7 +1,7 @@
-"""Compute densities, probabilities and quantiles of laws that are symmetric about `loc`, counting from -pi.
+"""Compute densities, probabilities and quantiles of laws that are symmetric about `loc`.
 
 The probabilities come from the tails of the law centred at 0, so that a small one keeps its relative accuracy where the
-angle is far below `loc`.
+angle is far from `loc`.
 """
 
 import functools
@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises.functions.von_mises import Function
 from jax_von_mises.numerics import density, named
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
+
+Function = Callable[..., jax.Array]
 
 
 class Law(NamedTuple):
@@ -34,6 +35,8 @@ class Tails(NamedTuple):
     """``lower(x, shape)`` is the probability of an angle below x in [-pi, pi]."""
     quantile: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     """``quantile(t, half_minus_t, shape)`` is the distance with the tail t in [0, 1/2] beyond it, on one side."""
+    point: float | None = None
+    """The shape for which the law is a point mass."""
 
 
 @functools.cache
@@ -73,50 +76,67 @@ def normal_score(value: jax.Array, loc: jax.Array, scale: jax.Array) -> jax.Arra
 
 @functools.cache
 def cdf(tails: Tails) -> Function:
-    """Return a function of (value, loc, shape): the probability between -pi and each value, 0 or 1 beyond them."""
+    """Return a function of (value, loc, shape): the probability from loc - pi to each value; every turn adds 1.
 
-    def compute(value: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
-        turns_at_cut, mass = cut_at_pi(tails, loc, shape)
-        difference, turns = deviation(clip(value, -np.pi, np.pi), loc)
-        turns = turns - turns_at_cut
+    With an additional argument `start`, the function counts from there. A probability that is small because both angles
+    are far below `loc` keeps its relative accuracy.
+    """
+
+    def compute(value: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
+        difference, turns = deviation(value, loc)
+        if start is None:
+            return turns + tails.lower(difference, shape)
+        turns_at_start, mass = before(tails, start, loc, shape)
+        turns = turns - turns_at_start
         upper = turns < 0  # subtract the tail above the angle
-        tail = tails.lower(jnp.where(upper, -difference, difference), shape)
-        probability = jnp.where(upper, -tail, turns + tail) + mass
-        return with_derivative_of(probability, clip(probability, 0, 1))
+        tail = one_tail(tails, difference, shape, upper)
+        return jnp.where(upper, (turns + 1) - tail, turns + tail) + mass
 
     return compute
 
 
 @functools.cache
 def sf(tails: Tails) -> Function:
-    """Return a function of (value, loc, shape): the probability between each value and pi."""
-    mirrored = cdf(tails)
+    """Return a function of (value, loc, shape), 1 - `cdf`; it is as accurate in the other tail."""
 
-    def compute(value: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
-        return mirrored(-value, -loc, shape)
+    def compute(value: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
+        difference, turns = deviation(value, loc)
+        if start is None:
+            return one_tail(tails, difference, shape, jnp.ones_like(difference, bool)) - turns
+        turns_at_start, mass = before(tails, start, loc, shape)
+        turns = turns_at_start - turns
+        upper = turns >= 0
+        tail = one_tail(tails, difference, shape, upper)
+        return jnp.where(upper, turns + tail, (turns + 1) - tail) - mass
 
     return compute
 
 
 @functools.cache
 def icdf(tails: Tails) -> Function:
-    """Return a function of (q, loc, shape), the inverse of `cdf` in [-pi, pi]."""
+    """Return a function of (q, loc, shape), the inverse of `cdf` in [loc - pi, loc + pi].
 
-    def compute(q: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
+    With an additional argument `start`, it is the inverse in [start, start + 2 pi].
+    """
+
+    def compute(q: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
+        if start is None:
+            return about(loc, q, signed_quantile(tails, q, 1 - q, shape))
         loc = less_turns(loc, 0.0)
-        turns_at_cut, mass = cut_at_pi(tails, loc, shape)
+        turns_at_start, mass = before(tails, start, loc, shape)
         # Probabilities of the centred law on both sides of the angle. If one of them is negative, the angle is beyond
         # the cut of that law at loc - pi or loc + pi, and is counted from the other end.
         below, above = q - mass, (1 - q) + mass
-        left = (above < 0) | ((below >= 0) & (below <= above))
-        tail = jnp.where(below < 0, -below, jnp.where(above < 0, -above, jnp.where(left, below, above)))
         turns = jnp.where(below < 0, -1, jnp.where(above < 0, 1, 0)).astype(loc.dtype)
-        tail = clip(tail, 0, 0.5)
-        distance = tails.quantile(tail, 0.5 - tail, shape)
-        x = loc + jnp.where(left, -distance, distance) + TWO_PI * (turns + turns_at_cut)
+        below, above = (
+            jnp.where(below < 0, 1 + below, jnp.where(above < 0, -above, below)),
+            jnp.where(below < 0, -below, jnp.where(above < 0, 1 + above, above)),
+        )
+        x = loc + signed_quantile(tails, below, above, shape) + TWO_PI * (turns + turns_at_start)
         # Set the ends explicitly: if the cut is deep in a tail, their probabilities round to those of nearby angles.
-        inside = jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, clip(x, -np.pi, np.pi)))
-        return jnp.where((q >= 0) & (q <= 1), with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), jnp.nan)
+        end = start + TWO_PI
+        inside = jnp.where(q == 0, start, jnp.where(q == 1, end, jnp.minimum(jnp.maximum(x, start), end)))
+        return nan_unless(with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside)), (q >= 0) & (q <= 1))
 
     return compute
 
@@ -126,22 +146,47 @@ def isf(tails: Tails) -> Function:
     """Return a function of (q, loc, shape), the inverse of `sf`."""
     mirrored = icdf(tails)
 
-    def compute(q: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
-        return -mirrored(q, -loc, shape)
+    def compute(q: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
+        return -mirrored(q, -loc, shape, None if start is None else -(start + TWO_PI))
 
     return compute
 
 
-def cut_at_pi(tails: Tails, loc: jax.Array, shape: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the number of turns that `cdf` subtracts and the mass that it adds, since it counts from -pi.
+def about(loc: jax.Array, q: jax.Array, x: jax.Array) -> jax.Array:
+    """Return the quantile `x` of the centred law, moved to a finite `loc`, with both ends at half a turn from it."""
+    ends = jnp.where(jnp.isnan(x), x, jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, x)))
+    return nan_unless(loc, jnp.isfinite(loc)) + nan_unless(with_derivative_of(x, ends), (q >= 0) & (q <= 1))
 
-    The mass is the smaller tail at -pi of the law centred at `loc`: the upper tail if -pi is above the centre, else the
-    lower tail with a negative sign.
+
+def signed_quantile(tails: Tails, below: jax.Array, above: jax.Array, shape: jax.Array) -> jax.Array:
+    """Return the angle in [-pi, pi] of the centred law with the probabilities `below` and `above` it."""
+    left = below <= above
+    tail = clip(jnp.where(left, below, above), 0, 0.5)
+    distance = tails.quantile(tail, 0.5 - tail, shape)
+    return jnp.where(left, -distance, distance)
+
+
+def one_tail(tails: Tails, difference: jax.Array, shape: jax.Array, upper: jax.Array) -> jax.Array:
+    """Return the probability above or below `difference` from the centre; a point mass belongs to the lower side."""
+    tail = tails.lower(jnp.where(upper, -difference, difference), shape)
+    if tails.point is None:
+        return tail
+    return jnp.where(upper & (difference == 0) & (shape == tails.point), 0, tail)
+
+
+def before(tails: Tails, start: jax.Array, loc: jax.Array, shape: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the whole turns and the mass by which counting from `start` differs from counting from loc - pi.
+
+    The probability from loc - pi to `start` is the first minus the second. The mass is the smaller tail of the centred
+    law at `start`: the upper tail if `start` is above the centre, else the lower tail with a negative sign. The floats
+    next to pi and -pi stand for these numbers.
     """
-    cut, turns = deviation(jnp.full_like(loc, -np.pi), loc)
-    cut = cut - 2 * density.half_pi_rest(loc.dtype)  # at pi itself, not at the float next to it
+    cut, turns = deviation(start, loc)
+    nearest = np.asarray(np.pi, loc.dtype)
+    beyond_pi = 2 * density.half_pi_rest(loc.dtype)
+    cut = cut + jnp.where(start == nearest, beyond_pi, jnp.where(start == -nearest, -beyond_pi, 0))
     beyond = cut >= 0
-    tail = tails.lower(jnp.where(beyond, -cut, cut), shape)
+    tail = one_tail(tails, cut, shape, beyond)
     return turns + beyond.astype(loc.dtype), jnp.where(beyond, tail, -tail)
 
 

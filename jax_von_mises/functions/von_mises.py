@@ -11,26 +11,33 @@ and `scan`, and has first and second derivatives with respect to all arguments (
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.functions import symmetric
 from jax_von_mises.functions.divergence import Normaliser, divergence
-from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
+from jax_von_mises.numerics import bessel, density, quantile, tail_probability
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import nan_unless, with_slopes
+from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.sharding import broadcast_sharded, explicit_sharding
 from jax_von_mises.numerics.sphere import moments
 
 P = ParamSpec("P")
 Function = Callable[..., jax.Array]
+
+# The tails of the distribution, with NaN for an invalid concentration.
+TAILS = symmetric.Tails(
+    lambda x, concentration: tail_probability.lower_tail(x, valid(concentration)),
+    lambda t, half_minus_t, concentration: quantile.any_half_quantile(t, half_minus_t, valid(concentration)),
+    point=np.inf,
+)
 
 
 def evaluate(caller: str, function: Function, /, **values: ArrayLike) -> jax.Array:
@@ -58,22 +65,8 @@ def compiled(function: Function, values: Sequence[ArrayLike], dtype: np.dtype) -
     compute = arguments.compute_dtype(dtype)
     arrays = [jnp.asarray(value, compute) for value in values]
     shape = lax.broadcast_shapes(*(array.shape for array in arrays))
-    chosen = with_all_broadcast(function, explicit_sharding(shape, *arrays))
-    return xla.compute_elementwise(chosen, shape, dtype, (), *arrays)
-
-
-def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Function:
-    """Return a function that calls `function` with all arguments broadcast, with the given `sharding`."""
-
-    def compute(shape: tuple[int, ...], _: Any, *values: jax.Array) -> jax.Array:
-        return function(*(broadcast_sharded(x, shape, sharding) for x in values))
-
-    return compute
-
-
-def finite_loc(loc: jax.Array) -> jax.Array:
-    """Return `loc`, with NaN where it is not finite."""
-    return nan_unless(loc, jnp.isfinite(loc))
+    sharding = explicit_sharding(shape, *arrays)
+    return function(*(broadcast_sharded(x, shape, sharding) for x in arrays)).astype(dtype)
 
 
 def _log_prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
@@ -142,27 +135,19 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     return evaluate("prob", _prob, x=x, loc=loc, concentration=concentration)
 
 
-def _cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    difference, turns = deviation(x, loc)
-    return turns + tail_probability.lower_tail(difference, valid(concentration))
+def counted(caller: str, function: Function, start: ArrayLike | None, **values: ArrayLike) -> jax.Array:
+    """Evaluate a function that counts probabilities from `start`, or from loc - pi."""
+    return evaluate(caller, function, **values, **({} if start is None else {"start": start}))
 
 
-def _sf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    difference, turns = deviation(x, loc)
-    concentration = valid(concentration)
-    upper = tail_probability.lower_tail(-difference, concentration)
-    # A point mass belongs to the lower side.
-    upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
-    return upper - turns
-
-
-def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
-    """Return the cumulative probability from loc - pi to `x`.
+def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+    """Return the cumulative probability from loc - pi, or from `start`, to `x`.
 
     Every full turn adds 1, as in TensorFlow Probability: the result is negative below loc - pi, and above 1 beyond
-    loc + pi.
+    loc + pi. To count from another angle, give `start` in radians. The floats next to -pi and pi stand for these
+    numbers.
 
-    For the arguments, dtypes and NaN, see `log_prob`.
+    For the other arguments, dtypes and NaN, see `log_prob`.
 
     Notes
     -----
@@ -175,17 +160,17 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     >>> round(float(cdf(0.3, 0.5, 4.0)), 5)
     0.35022
     """
-    return evaluate("cdf", _cdf, x=x, loc=loc, concentration=concentration)
+    return counted("cdf", symmetric.cdf(TAILS), start, x=x, loc=loc, concentration=concentration)
 
 
-def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
+def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
     """Return the survival function 1 - cdf, as accurate in the upper tail as `cdf` is in the lower tail.
 
     Every full turn subtracts 1.
 
-    For the arguments, dtypes and NaN, see `log_prob`.
+    For the arguments, dtypes and NaN, see `cdf`.
     """
-    return evaluate("sf", _sf, x=x, loc=loc, concentration=concentration)
+    return counted("sf", symmetric.sf(TAILS), start, x=x, loc=loc, concentration=concentration)
 
 
 def _log_cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
@@ -230,14 +215,11 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     return evaluate("log_sf", _log_sf, x=x, loc=loc, concentration=concentration)
 
 
-def _icdf(q: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    return finite_loc(loc) + quantile.signed_quantile(q, valid(concentration))
-
-
-def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
+def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
     """Return the angle in [loc - pi, loc + pi] with probability `q` below it, the inverse of `cdf`.
 
-    `q` holds probabilities; the result is NaN for those outside [0, 1]. For the other arguments, dtypes and NaN, see
+    `q` holds probabilities; the result is NaN for those outside [0, 1]. With a `start`, it is the angle in
+    [start, start + 2 pi] with probability `q` between `start` and it. For the other arguments, dtypes and NaN, see
     `log_prob`.
 
     Notes
@@ -253,21 +235,17 @@ def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     >>> round(float(icdf(0.975, 0.0, 4.0)), 4)
     1.0765
     """
-    return evaluate("icdf", _icdf, q=q, loc=loc, concentration=concentration)
+    return counted("icdf", symmetric.icdf(TAILS), start, q=q, loc=loc, concentration=concentration)
 
 
-def _isf(q: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    return finite_loc(loc) - quantile.signed_quantile(q, valid(concentration))
-
-
-def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
+def isf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
     """Return the angle in [loc - pi, loc + pi] with probability `q` above it, the inverse of `sf`.
 
     The result is as accurate as that of `icdf`.
 
     For the arguments, dtypes and NaN, see `icdf`.
     """
-    return evaluate("isf", _isf, q=q, loc=loc, concentration=concentration)
+    return counted("isf", symmetric.isf(TAILS), start, q=q, loc=loc, concentration=concentration)
 
 
 def _entropy(concentration: jax.Array) -> jax.Array:

@@ -23,7 +23,6 @@ from jax_von_mises.numerics.elementary import (
     exp2,
     exp_product,
     log2,
-    nan_unless,
     polynomial,
     polynomial2,
     with_slopes,
@@ -292,14 +291,6 @@ def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array
     x = half_quantile(jnp.maximum(t, float(np.finfo(t.dtype).tiny)), c, kappa, deep)
     # Keep the NaN of an invalid concentration.
     return jnp.where((t > 0) | jnp.isnan(x), x, np.pi)
-
-
-def signed_quantile(q: jax.Array, kappa: jax.Array) -> jax.Array:
-    """Return the angle in [-pi, pi] with P(X < angle) = `q`; NaN outside [0, 1]."""
-    q = nan_unless(q, (q >= 0) & (q <= 1))
-    left = q < 0.5
-    x = any_half_quantile(jnp.where(left, q, 1 - q), jnp.where(left, 0.5 - q, q - 0.5), kappa)
-    return jnp.where(left, -x, x)
 
 
 def table(kappa: jax.Array) -> QuantileTable:

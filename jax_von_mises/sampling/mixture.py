@@ -16,13 +16,13 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import Family
+from jax_von_mises.sampling.request import Family, made_of
 
 # The name of a family of mixtures is that of the components' family after this.
 PREFIX = "mixture-of-"
 
 
-@functools.cache
+@made_of(PREFIX)
 def mixture_of(component: Family) -> Family:
     """Return the family of mixtures of a family, with components along the last axis of each parameter's batch."""
     return Family(

@@ -5,7 +5,6 @@ to the natural parameter are finite at 0 (see :mod:`jax_von_mises.numerics.natur
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import jax
@@ -17,13 +16,13 @@ from jax.sharding import NamedSharding
 from jax_von_mises import arguments
 from jax_von_mises.numerics import natural
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import Family, Request, by_family
+from jax_von_mises.sampling.request import Family, Request, by_family, made_of
 
 # The name of a family with a natural parameter is that of the other family after this.
 PREFIX = "natural-"
 
 
-@functools.cache
+@made_of(PREFIX)
 def natural_of(family: Family) -> Family:
     """Return the family with a natural parameter in place of the `family`'s own."""
 

@@ -64,6 +64,7 @@ def family(name: str, kind: type[models.Model]) -> Family:
         event_shape=lambda parameters: (2,),
         tabulated=NAMES[2:],
         packed={"loc": NAMES[:2], "concentration": NAMES[2:]},
+        by_name=True,
     )
 
 

@@ -40,6 +40,11 @@ class Place(Protocol):
         """
 
 
+# All families by their names, and the functions that make a family from another one, by the prefix of its name.
+FAMILIES: dict[str, "Family"] = {}
+MADE_OF: dict[str, Callable[["Family"], "Family"]] = {}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
     """What a stream must know of a distribution; static in programs, and equal only to itself."""
@@ -68,6 +73,31 @@ class Family:
     """Computes the draws of a request, where `placed` is not fast enough."""
     explicit_meshes: bool = False
     """Whether draws can be sharded over meshes with explicit axes."""
+    by_name: bool = False
+    """Whether `sample_block` takes its name, and two arrays, in place of a distribution."""
+
+    def __post_init__(self) -> None:
+        """Register the family, so that its name finds it in any process."""
+        FAMILIES[self.name] = self
+
+
+def made_of(prefix: str) -> Callable[[Callable[[Family], Family]], Callable[[Family], Family]]:
+    """Return a decorator that registers a function from a family to the one whose name is longer by a `prefix`."""
+
+    def register(make: Callable[[Family], Family]) -> Callable[[Family], Family]:
+        return MADE_OF.setdefault(prefix, functools.cache(make))
+
+    return register
+
+
+def family_named(name: str) -> Family:
+    """Return the family with this name, in any process."""
+    if name in FAMILIES:
+        return FAMILIES[name]
+    for prefix, make in MADE_OF.items():
+        if name.startswith(prefix):
+            return make(family_named(name.removeprefix(prefix)))
+    raise ValueError(f"this version of jax_von_mises has no distribution {name!r}.")
 
 
 @functools.partial(

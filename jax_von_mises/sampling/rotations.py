@@ -80,10 +80,10 @@ def _drawn_angle_jvp(route: str, primals: tuple[Any, ...], tangents: tuple[Any, 
 ISOTROPIC_GAUSSIAN = Family(
     name="isotropic-gaussian-so3",
     noun="rotation",
-    parameters={"mean": 1, "scale": 0},
+    parameters={"mean_rotation": 1, "scale": 0},
     place=quaternions,
     numbers=lambda event_shape: 3,
     event_shape=lambda parameters: np.shape(parameters[0])[-1:],
     tabulated=("scale",),
-    vector="mean",
+    vector="mean_rotation",
 )

@@ -13,10 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
-from jax_von_mises.sampling import counter, mixture, natural, pairs, skewed, sphere, symmetric, transform
-from jax_von_mises.sampling.any_density import DENSITY
+from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import PROGRAMS, Family, Programs, Request, draw, draw_whole
+from jax_von_mises.sampling.request import FAMILIES, PROGRAMS, Family, Programs, Request, draw, draw_whole
 
 
 def sample_von_mises(
@@ -194,6 +193,7 @@ VON_MISES = Family(
     tabulated=("concentration",),
     program=angles_of,
     explicit_meshes=True,
+    by_name=True,
 )
 
 
@@ -226,26 +226,16 @@ TORUS = Family(
     program=points_of,
     explicit_meshes=True,
 )
-# Those that `sample_block` draws by their names.
-FAMILIES = {family.name: family for family in (VON_MISES, sphere.VON_MISES_FISHER, pairs.SINE, pairs.COSINE)}
 
 
 def family_of(caller: str, distribution: str) -> Family:
-    """Return the family of the distribution with this name."""
-    return FAMILIES[arguments.one_of(caller, "distribution", distribution, FAMILIES)]
+    """Return the family that `sample_block` draws by this name."""
+    return FAMILIES[arguments.one_of(caller, "distribution", distribution, names())]
 
 
-def family_named(name: str) -> Family:
-    """Return the family with this name, in any process."""
-    for prefix, made_of in (
-        (mixture.PREFIX, mixture.mixture_of),
-        (skewed.PREFIX, skewed.skewed_of),
-        (natural.PREFIX, natural.natural_of),
-    ):
-        if name.startswith(prefix):
-            return made_of(family_named(name.removeprefix(prefix)))
-    others = TORUS, DENSITY, symmetric.WRAPPED_CAUCHY, symmetric.CARDIOID, symmetric.WRAPPED_NORMAL
-    return (FAMILIES | {family.name: family for family in others})[name]
+def names() -> tuple[str, ...]:
+    """Return the names of the families that `sample_block` draws by their names."""
+    return tuple(name for name, family in FAMILIES.items() if family.by_name)
 
 
 def sample(

@@ -15,13 +15,13 @@ from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import Family
+from jax_von_mises.sampling.request import Family, made_of
 
 # The name of a family is that of the symmetric family after this.
 PREFIX = "sine-skewed-"
 
 
-@functools.cache
+@made_of(PREFIX)
 def skewed_of(symmetric: Family) -> Family:
     """Return the family of sine-skewed versions of a family of angles."""
     return Family(
@@ -29,6 +29,7 @@ def skewed_of(symmetric: Family) -> Family:
         noun="angle",
         parameters={**symmetric.parameters, "centre": 0, "skewness": 0},
         place=functools.partial(skewed, symmetric),
+        numbers=symmetric.numbers,
         tabulated=symmetric.tabulated,
         methods=symmetric.methods,
     )

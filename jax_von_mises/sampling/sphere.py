@@ -259,4 +259,5 @@ VON_MISES_FISHER = Family(
     tabulated=("concentration",),
     vector="mean_direction",
     explicit_meshes=True,
+    by_name=True,
 )

@@ -23,10 +23,10 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.sampling import counter, sampler
-from jax_von_mises.sampling.request import Request, draw
+from jax_von_mises.sampling.request import Request, draw, family_named
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
-FORMAT = "jax_von_mises stream 2"
+FORMAT = "jax_von_mises stream 3"
 
 # Parameter arrays of up to this many values are written out in an identity; longer ones are encoded.
 WRITTEN_OUT = 32
@@ -117,7 +117,7 @@ class Stream:
             words = jax.numpy.asarray(np.array(key["data"], np.uint32))
             typed = jax.random.wrap_key_data(words, impl=key["impl"])
             values = {name: from_json(value, dtype) for name, value in identity["parameters"].items()}
-            family, method = sampler.family_named(identity["distribution"]), identity["method"]
+            family, method = family_named(identity["distribution"]), identity["method"]
             if family.packed is None:
                 return cls(Request.part(family, caller, typed, values, None, dtype, method))
             loc, concentration = values.values()

@@ -1,10 +1,13 @@
 """Test what all distributions share: indexing, the common methods, and the message where one has no meaning."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special
+from scipy.spatial.transform import Rotation
 
 import jax_von_mises as jvm
 from jax_von_mises import (
@@ -17,6 +20,7 @@ from jax_von_mises import (
     VonMises,
     VonMisesFisher,
 )
+from jax_von_mises.rotations import IsotropicGaussianSO3
 
 BATCH = np.float32([[0.5, 1.0, 2.0], [4.0, 8.0, 9.0]])
 BATCHES = {
@@ -80,11 +84,174 @@ def test_a_missing_method_has_a_reason():
         ONE["VonMisesFisher"].cdf(0.5)
     with pytest.raises(AttributeError, match="SineBivariateVonMises has no mode: it has no formula here"):
         ONE["SineBivariateVonMises"].mode()
-    with pytest.raises(AttributeError, match=r"^SineSkewed has no pdf\.$"):
+    with pytest.raises(AttributeError, match=r"^SineSkewed has no pdf\. Use prob\.$"):
         ONE["SineSkewed"].pdf(0.5)
     with pytest.raises(AttributeError, match="VonMises has no scale"):
         _ = ONE["VonMises"].scale
     assert not hasattr(ONE["Torus"], "icdf")
+
+
+def test_an_error_inside_a_property_is_not_hidden():
+    class Faulty(VonMises):
+        @property
+        def event_shape(self):
+            return self.concentration.no_such_attribute
+
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        _ = Faulty(0.0, np.ones(2)).event_shape
+
+
+def test_methods_of_one_angle_belong_to_distributions_of_one_angle():
+    """What a distribution is follows from the shape of its draws."""
+    angles = Mixture(probs=[0.4, 0.6], components=VonMises([0.0, 1.0], 3.0))
+    for points in (
+        Mixture(probs=[0.4, 0.6], components=VonMisesFisher(np.eye(2, 3), 3.0)),
+        Mixture(probs=[0.4, 0.6], components=Torus(VonMises(np.eye(2), 3.0))),
+    ):
+        for name in ("cdf", "log_sf", "quantile", "interval", "stddev", "entropy", "mode", "moment", "kl_divergence"):
+            assert hasattr(angles, name)
+            assert not hasattr(points, name), name
+        with pytest.raises(TypeError, match=r"(?s)^SineSkewed: distribution=.* must be a distribution of one angle"):
+            SineSkewed(points, 0.3)
+        with pytest.raises(
+            TypeError, match=r"(?s)^VonMises\.kl_divergence: other=.* must be a distribution of one angle"
+        ):
+            VonMises(0.0, 1.0).kl_divergence(points)
+    with pytest.raises(TypeError, match="which is not symmetric"):
+        SineSkewed(SineSkewed(angles, 0.3), 0.2)
+
+
+def test_wrong_arguments_are_told_the_right_ones(key):
+    with pytest.raises(TypeError, match=r"^VonMises: .* The arguments are loc, concentration; by name: validate_args"):
+        VonMises(mu=0.0, kappa=1.0)
+    with pytest.raises(TypeError, match=r"^VonMises: too many positional .*; by name: validate_args"):
+        VonMises(0.0, 1.0, True)
+    with pytest.raises(TypeError, match=r"^Mixture: too many positional .* are by name: logits, probs, components"):
+        Mixture([0.5, 0.5], VonMises([0.0, 1.0], 2.0))
+    with pytest.raises(TypeError, match=r"^VonMises\.sample: .* 'size'\. The arguments are key, sample_shape; by name"):
+        VonMises(0.0, 1.0).sample(key, size=10)
+    with pytest.raises(ValueError, match=r"VonMisesFisher: mean_direction has shape \(\)"):
+        VonMisesFisher(1.0, 2.0)
+    jax.vmap(lambda one: one.entropy(), in_axes=(VonMisesFisher(0, None),))(VonMisesFisher(np.eye(3), 2.0))
+    with pytest.raises(TypeError, match="as_quat"):
+        IsotropicGaussianSO3(Rotation.identity(), 0.5)
+    assert VonMises(0.0, 1.0).sample_and_log_prob(key, (2,))[1].shape == (2,)
+
+
+class Quantity(np.ndarray):
+    """An array with a unit, as in astropy."""
+
+    unit = "deg"
+
+
+class Measured:
+    """A number with a unit that is no array, as in pint."""
+
+    units = "degree"
+    __float__ = __array__ = lambda self, *_: np.array(90.0)
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones(3).view(Quantity), Measured(), [Measured()]], ids=["array", "object", "list"]
+)
+def test_units_are_refused(value):
+    """They would be dropped, and degrees read as radians."""
+    for call in (
+        lambda: VonMises(value, 1.0),
+        lambda: SineSkewed(VonMises(0.0, 1.0), value),
+        lambda: Mixture(logits=value, components=VonMises([0.0, 1.0], 1.0)),
+        lambda: VonMises.from_natural(value),
+        lambda: CircularDistribution(lambda x, k: k * jnp.cos(x), value),
+        lambda: VonMises(0.0, 1.0).cdf(value),
+        lambda: jvm.log_prob(value, 0.0, 1.0),
+        lambda: jvm.fit(value),
+        lambda: jvm.sample_von_mises(jax.random.key(0), value, 1.0),
+        lambda: jvm.sample_truncated(jax.random.key(0), 0.0, 1.0, -1.0, value),
+    ):
+        with pytest.raises(TypeError, match=r"has the unit deg.*to_value\(\"rad\"\)"):
+            call()
+
+
+# Each makes a batch of three from one number that differs between members.
+MADE_IN_VMAP = {
+    "VonMises": lambda x: VonMises(x + jnp.arange(3.0), x),
+    "number": lambda x: VonMises(x + jnp.arange(3.0), 2.0),
+    "VonMisesFisher": lambda x: VonMisesFisher(jnp.stack([x, x, 1 - x]), x + jnp.arange(3.0)),
+    "SineBivariateVonMises": lambda x: SineBivariateVonMises(0.0, x, 5.0, x + jnp.arange(3.0), 1.0),
+    "WrappedCauchy": lambda x: jvm.WrappedCauchy(x + jnp.arange(3.0), 0.1 * x),
+    "IsotropicGaussianSO3": lambda x: IsotropicGaussianSO3(jnp.stack([x, x, x, 1 - x]), x + jnp.arange(3.0)),
+    "Torus": lambda x: Torus(VonMises(x + jnp.arange(6.0).reshape(3, 2), x)),
+    "Mixture": lambda x: Mixture(logits=jnp.stack([x, -x]), components=VonMises(jnp.arange(6.0).reshape(3, 2), x)),
+    "weights": lambda x: Mixture(logits=x * jnp.ones((3, 2)), components=VonMises(jnp.stack([x, -x]), 3.0)),
+    "SineSkewed": lambda x: SineSkewed(VonMises(x + jnp.arange(3.0), x), 0.1 * x),
+    "skewness": lambda x: SineSkewed(VonMises(x, 2.0), 0.1 * x * jnp.ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", MADE_IN_VMAP)
+def test_distributions_that_vmap_returns(name):
+    """Each member keeps its own parameters, whatever their ranks."""
+    make, values = MADE_IN_VMAP[name], jnp.float32([0.5, 1.0, 2.0])
+    made = jax.vmap(make)(values)
+    assert made.batch_shape == (3, 3)
+    each = [make(value) for value in values]
+    np.testing.assert_array_equal(made.mean(), np.stack([one.mean() for one in each]))
+    at = each[0].mean()
+    np.testing.assert_allclose(made.log_prob(at), np.stack([one.log_prob(at) for one in each]), rtol=1e-6)
+
+
+# Distributions of one angle, with and without a `loc`.
+OF_ONE_ANGLE = {
+    "VonMises": (VonMises(2.0, 3.0), 2 - np.pi),
+    "natural": (VonMises.from_natural([1.0, 2.0]), np.arctan2(2, 1) - np.pi),
+    "WrappedCauchy": (jvm.WrappedCauchy(2.0, 0.5), 2 - np.pi),
+    "Cardioid": (jvm.Cardioid(2.0, 0.3), 2 - np.pi),
+    "WrappedNormal": (jvm.WrappedNormal(2.0, 0.8), 2 - np.pi),
+    "Mixture": (Mixture(probs=[0.3, 0.7], components=VonMises([2.0, -1.0], [3.0, 5.0])), -np.pi),
+    "SineSkewed": (SineSkewed(VonMises(2.0, 3.0), 0.5), -np.pi),
+    "CircularDistribution": (CircularDistribution(lambda x, k: k * jnp.cos(x - 2), 3.0), -np.pi),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_ANGLE)
+def test_where_probabilities_are_counted_from(name):
+    """They are integrals of the density from `start`, over all turns, and quantiles are their inverses."""
+    one, default = OF_ONE_ANGLE[name]
+    grid = np.linspace(-25, 25, 500_001)
+    density = np.asarray(one.prob(grid.astype(np.float32)), float)
+    integral = np.concatenate([[0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(grid))])
+    x, q = np.linspace(-9, 9, 37, dtype=np.float32), np.float32([0, 0.001, 0.2, 0.5, 0.9, 0.999, 1])
+    for start in (None, -np.pi, 1.0, 7.5, -9.0):
+        origin, options = (default, {}) if start is None else (start, {"start": start})
+
+        def exact(x, origin=origin):
+            return np.interp(x, grid, integral) - np.interp(origin, grid, integral)
+
+        np.testing.assert_allclose(one.cdf(x, **options), exact(x), atol=3e-6)
+        np.testing.assert_allclose(one.sf(x, **options), 1 - exact(x), atol=3e-6)
+        below, above = one.icdf(q, **options), one.isf(q, **options)
+        np.testing.assert_allclose(exact(below), q, atol=3e-6)
+        np.testing.assert_allclose(exact(above), 1 - q, atol=3e-6)
+        for found in (below, above):
+            assert ((found >= origin - 1e-6) & (found <= origin + 2 * np.pi + 2e-6)).all()
+        inside = origin + np.linspace(0.5, 5.5, 9)
+        np.testing.assert_allclose(one.icdf(one.cdf(np.float32(inside), **options), **options), inside, atol=3e-4)
+
+
+def test_divergences_of_batches():
+    p = VonMises(np.float32([0.0, 1.0]), 2.0)
+    q = jvm.WrappedNormal(0.5, np.float32([[0.5], [1.0], [2.0]]))
+    found = p.kl_divergence(q)
+    assert found.shape == (3, 2)
+    np.testing.assert_allclose(found[2, 1], VonMises(1.0, 2.0).kl_divergence(jvm.WrappedNormal(0.5, 2.0)), rtol=1e-5)
+
+
+def test_replaced_parameters():
+    """A distribution with a natural parameter has the fields of its class."""
+    one = VonMises.from_natural([3.0, 4.0])
+    assert type(dataclasses.replace(one, loc=1.0)) is VonMises
+    assert dataclasses.replace(one, loc=1.0).concentration == 5.0
+    assert dataclasses.replace(VonMises(0.0, 1.0), loc=1.0) == VonMises(1.0, 1.0)
 
 
 @pytest.mark.parametrize("mass", [0.0, 1e-3, 0.5, 0.95, 1.0])

@@ -1,5 +1,7 @@
 """Test the families that are made of others, and that every family has slices, batches and files."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,19 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy import special
 
 import jax_von_mises as jvm
-from jax_von_mises import Mixture, SineBivariateVonMises, SineSkewed, Torus, VonMises, VonMisesFisher
-from jax_von_mises.sampling import counter, mixture, sampler
+from jax_von_mises import (
+    CosineBivariateVonMises,
+    Mixture,
+    SineBivariateVonMises,
+    SineSkewed,
+    Torus,
+    VonMises,
+    VonMisesFisher,
+)
+from jax_von_mises.rotations import IsotropicGaussianSO3
+from jax_von_mises.sampling import counter, mixture, request
+from jax_von_mises.streams.stream import Stream
+from tests import children
 
 slow = pytest.mark.slow
 
@@ -24,6 +37,7 @@ DISTRIBUTIONS = {
     "VonMises": (VonMises(0.5, 4.0), "direct"),
     "VonMisesFisher": (VonMisesFisher([0.0, 0.0, 1.0], 5.0), "direct"),
     "SineBivariateVonMises": (SineBivariateVonMises(0.0, 1.0, 5.0, 6.0, 3.0), "direct"),
+    "CosineBivariateVonMises": (CosineBivariateVonMises(0.0, 1.0, 5.0, 6.0, 3.0), "direct"),
     "Torus": (Torus(VonMises([0.0, 1.0, 2.0], 4.0)), "direct"),
     "WrappedCauchy": (jvm.WrappedCauchy(0.5, 0.7), "direct"),
     "Cardioid": (jvm.Cardioid(0.5, 0.4), "direct"),
@@ -40,9 +54,15 @@ DISTRIBUTIONS = {
     ),
     "SineSkewed": (SineSkewed(VonMises(0.5, 4.0), -0.8), "direct"),
     "SineSkewed density": (SineSkewed(DENSITY, 0.5), "table"),
+    "SineSkewed mixture": (
+        SineSkewed(Mixture(probs=[0.5, 0.5], components=VonMises([-1.0, 1.0], 4.0)), 0.5),
+        "direct",
+    ),
+    "VonMises natural": (VonMises.from_natural([1.0, 2.0]), "direct"),
+    "IsotropicGaussianSO3": (IsotropicGaussianSO3([1.0, 0.0, 0.0, 0.0], 0.5), "direct"),
 }
 each = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("Mixture",) else slow) for n in DISTRIBUTIONS]
+    "name", [pytest.param(n, marks=() if n in ("Mixture", "IsotropicGaussianSO3") else slow) for n in DISTRIBUTIONS]
 )
 
 
@@ -64,6 +84,7 @@ def test_files(name, key, tmp_path):
     jvm.write_samples(out, key, total=30, distribution=distribution, method=method, block_rows=8)
     batches = jvm.sample_batches(key, total=30, batch_size=8, distribution=distribution, method=method)
     np.testing.assert_array_equal(np.load(out), np.concatenate(list(map(np.asarray, batches))))
+    jvm.verify_samples(out)
 
 
 @pytest.mark.parametrize("name", ["Mixture", pytest.param("SineSkewed density", marks=slow)])
@@ -121,11 +142,35 @@ def test_mixture_layout(key):
     np.testing.assert_array_equal(distribution.sample(key, (200,)), expected)
 
 
-def test_names():
-    """A family is found by its name in any process."""
-    made = mixture.mixture_of(sampler.VON_MISES)
-    assert sampler.family_named("mixture-of-von-mises") is made
-    assert sampler.family_named("sine-skewed-density").parameters["hard"] == 1
+RESOLVE = """
+import json, sys
+from jax_von_mises.streams.stream import Stream
+for text in sys.argv[1:]:
+    identity = json.loads(text)
+    stream = Stream.from_identity("test", identity)
+    assert stream.identity() == identity, identity
+print(len(sys.argv) - 1)
+"""
+
+
+def test_identities_in_a_new_process(key):
+    """A process that has only imported the package finds every family by its name, those made of others too."""
+    streams = [Stream.of("test", key, None, None, None, method, one) for one, method in DISTRIBUTIONS.values()]
+    identities = [stream.identity() for stream in streams]
+    plain = {name for name in request.FAMILIES if not name.startswith(tuple(request.MADE_OF))}
+    assert plain == plain & {identity["distribution"] for identity in identities}
+    assert children.run(RESOLVE, *map(json.dumps, identities)) == [str(len(identities))]
+    with pytest.raises(ValueError, match="this version of jax_von_mises has no distribution 'cubic'"):
+        request.family_named("cubic")
+
+
+def test_angles_before_the_reflection(key):
+    """Those of a skewed mixture are the mixture's, whose draws take two numbers each."""
+    mixed = Mixture(probs=[0.5, 0.5], components=VonMises([-1.0, 1.5], [40.0, 4.0]))
+    x, centre = np.asarray(mixed.sample(key, (500,))), float(mixed.mean())
+    skewed = np.asarray(SineSkewed(mixed, 0.5).sample(key, (500,)))
+    away = np.abs(np.angle(np.exp(1j * (x - centre))))
+    np.testing.assert_allclose(np.abs(np.angle(np.exp(1j * (skewed - centre)))), away, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
