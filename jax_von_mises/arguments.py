@@ -109,7 +109,7 @@ def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
     compute = compute_dtype(dtype)
-    return {name: _with_dtype(value, compute) for name, value in given.items()}, dtype
+    return {name: with_dtype(value, compute) for name, value in given.items()}, dtype
 
 
 def parameter(caller: str, name: str, value: Any) -> Any:
@@ -161,7 +161,7 @@ def _described(caller: str, name: str, value: Any, dtype: np.dtype[Any]) -> str:
     return f"a {kind}. {text[0].upper()}{text[1:]}"
 
 
-def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
+def with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     """Return a checked value as an array; convert it to `compute` if it is a Python number or wider than JAX allows."""
     if type(value) is float:
         if abs(value) <= LARGEST_FLOAT32:
