@@ -175,13 +175,13 @@ def write_samples(
             "store instead."
         )
     found = kind.found(out)
+    if found.exists and found.text is None:
+        raise FileExistsError(f"{out}: was not written by this package; move it away, or choose another name")
     if found.exists and not (resume or force or parts > 1):
         raise FileExistsError(
             f"{out}: already exists, finished or not; choose another name, give resume=True to continue it, or "
             "force=True to replace it"
         )
-    if found.exists and found.text is None:
-        raise FileExistsError(f"{out}: was not written by this package; move it away, or choose another name")
     if kind is NpyFile and (force or found.finished):
         NpyFile.must_be_ours(out)
     old = None if force or found.text is None else Plan.read(out, found.text)
@@ -421,11 +421,12 @@ def open_finished(caller: str, out: str) -> NpyFile | ZarrStore:
     if not found.exists:
         raise FileNotFoundError(f"{out}: there is no such {'file' if kind is NpyFile else 'store'}")
     if found.text is None:
-        missing = f"{out}.blocks next to it" if kind is NpyFile else "stream.json in it"
-        raise FileNotFoundError(
-            f"{out}: there is no {missing}, so its checksums are not known. Only what write_samples wrote can be "
-            "verified, together with what it wrote there"
-        )
+        if kind is NpyFile:
+            raise FileNotFoundError(
+                f"{out}: has no {out}.blocks next to it, with its checksums. Each file of this package has one; copy "
+                "and move both together"
+            )
+        raise FileNotFoundError(f"{out}: has no stream.json in it. Each store of this package has one")
     target = kind(out, Plan.read(out, found.text))
     if not found.finished:
         raise FileNotFoundError(

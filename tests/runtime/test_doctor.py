@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from jax_von_mises import environment, runtime
-from jax_von_mises.cli import commands
+from jax_von_mises.cli import program
 from jax_von_mises.runtime import compilation_cache, doctor, probe
 from jax_von_mises.runtime.doctor import Card
 
@@ -181,13 +181,13 @@ def test_this_machine(monkeypatch, tool, capsys):
     assert read["packages"]["jax"] == jax.__version__
     assert max(map(len, str(found).splitlines())) < 160
     monkeypatch.setattr(runtime, "diagnose", lambda **options: found)
-    assert commands.main(["doctor"]) == 0
+    assert program.main(["doctor"]) == 0
     assert capsys.readouterr().out.strip() == str(found)
-    assert commands.main(["doctor", "--json", "--expect", "cpu", "--timeout", "9"]) == 0
+    assert program.main(["doctor", "--json", "--expect", "cpu", "--timeout", "9"]) == 0
     assert json.loads(capsys.readouterr().out)["platform"] == "cpu"
     bad = found._replace(findings=(runtime.Finding("problem", "x", "y"),))
     monkeypatch.setattr(runtime, "diagnose", lambda **options: bad)
-    assert commands.main(["doctor"]) == 1
+    assert program.main(["doctor"]) == 1
     assert "problem: x\n  -> y\n\n1 problem" in capsys.readouterr().out
 
 
