@@ -80,7 +80,7 @@ def sample_von_mises(key, loc, concentration, shape=None):
     try:
         sizes = np.broadcast_shapes(shape)  # takes an integer or a sequence of integers
     except (TypeError, ValueError) as error:
-        raise TypeError(f"sample_von_mises: shape={shape} must be an integer or integers, 0 or more: {error}") from error
+        raise TypeError(f"sample_von_mises: shape={shape} must be one or more integers, from 0: {error}") from error
     return _sample(data, loc, concentration, sizes)
 
 
