@@ -157,9 +157,9 @@ def notebook(text):
 
     add(
         "markdown",
-        "Install the package, then restart the runtime. Replace the address with that of the repository.",
+        "In a clone of the repository, this line installs the package; then restart the runtime. Elsewhere, clone it first.",
     )
-    add("code", '# %pip install "git+https://HOST/OWNER/jax_von_mises"')
+    add("code", "# %pip install ..")
     for number, piece in enumerate(
         re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
     ):

@@ -69,14 +69,19 @@ def sample_von_mises(key, loc, concentration, shape=None):
     `shape`, by default their own. Element i depends only on the key and i. The derivative with respect to `loc` is 1;
     with respect to `concentration`, it is the implicit one at a fixed tail probability.
     """
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = jnp.issubdtype(getattr(key, "dtype", object), jax.dtypes.prng_key)
     data = jax.random.key_data(key) if typed else key
-    if (typed and str(jax.random.key_impl(key)) != "threefry2x32") or data.shape != (2,) or data.dtype != jnp.uint32:
+    kind = str(jax.random.key_impl(key)) if typed else "threefry2x32"
+    if kind != "threefry2x32" or getattr(data, "shape", None) != (2,) or data.dtype != jnp.uint32:
         raise ValueError(f"sample_von_mises: key={key} must be one threefry2x32 key, such as jax.random.key(0).")
     loc, concentration = (jnp.asarray(x, jnp.float32) for x in (loc, concentration))
     if shape is None:
         shape = jnp.broadcast_shapes(loc.shape, concentration.shape)
-    return _sample(data, loc, concentration, (shape,) if isinstance(shape, int) else tuple(shape))
+    try:
+        sizes = np.broadcast_shapes(shape)  # takes an integer or a sequence of integers
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"sample_von_mises: shape={shape} must be one or more integers, from 0: {error}") from error
+    return _sample(data, loc, concentration, sizes)
 
 
 def log_prob(x, loc, concentration):
@@ -89,9 +94,8 @@ def _sample(key, loc, kappa, shape):
     if math.prod(shape) > 2**32:
         raise ValueError(f"sample_von_mises: shape={shape} has more than 2^32 elements.")
     index = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    both = _threefry(jnp.zeros_like(index), index >> 1, key)
     # Words and angles in one loop would take LLVM minutes to compile, with JAX 0.12 on a CPU.
-    word = lax.optimization_barrier(jnp.where(index & 1 == 0, *both))
+    word = lax.optimization_barrier(jnp.where(index & 1 == 0, *_threefry(jnp.zeros_like(index), index >> 1, key)))
     total = _about_zero(word, jnp.broadcast_to(_valid(kappa), shape)) + jnp.broadcast_to(_reduced(loc), shape)
     turn = jnp.where(total >= np.pi, -1.0, jnp.where(total < -np.pi, 1.0, 0.0)).astype(total.dtype)
     x = total + turn * (2 * np.pi)
@@ -150,8 +154,7 @@ def _half_quantile(t, c, kappa, slope):
     fourth = d * (0.25 * d2 + (7 / 24) * e - (1 / 24) * u2)
     fifth = d2 * (0.2 * d2 + (46 / 120) * e - (11 / 120) * u2) + e * ((7 / 120) * e - (1 / 120) * u2)
     step = u + u * ((0.5 * d + third) + (fourth + fifth))
-    scale = jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
-    end = _clip(x + step, 0, PI_BELOW) * scale
+    end = _clip(x + step, 0, PI_BELOW) * jnp.minimum(root_full * KAPPA_MAX**0.5, 1)
     if not slope:
         return end, None
     # Move J1 from x to the end by its Taylor series.
@@ -191,9 +194,8 @@ def _half_angle(x):
     rest = low + (square * square) * _polynomial(SINE_SQUARE, square)
     sine2 = first + rest
     parts = jnp.where(upper, 1, 0), jnp.where(upper, -first, first), jnp.where(upper, -rest, rest)
-    found = {"angle": angle, "to_pole": to_pole, "parts": parts, "sin": sin}
     square, cos = jnp.where(upper, 1 - sine2, sine2), jnp.where(upper, 2 * sine2 - 1, 1 - 2 * sine2)
-    return found | {"square": square, "cos": cos}
+    return {"angle": angle, "to_pole": to_pole, "parts": parts, "sin": sin, "square": square, "cos": cos}
 
 
 def _integrals(half, kappa, inverse, slope):
@@ -216,8 +218,7 @@ def _integrals(half, kappa, inverse, slope):
         if slope:
             factor = complement - 2 * (half["square"] + exponent * ((-0.5 / LOG2_E) * inverse))
             firsts.append(((2 * weight) * factor) * growth)
-    j, j1 = span * _polynomial(sums, 1), span * _polynomial(firsts, 1) if slope else None
-    return j, j1, centre
+    return span * _polynomial(sums, 1), span * _polynomial(firsts, 1) if slope else None, centre
 
 
 def _norm(kappa, inverse):
@@ -276,8 +277,7 @@ def _log_norm_parts(kappa):
     small, k = kappa < SWITCH, jnp.minimum(kappa, SWITCH)
     r = jnp.minimum(1 / jnp.maximum(kappa, SWITCH), 1 / SWITCH)
     whole, fraction = _log2_parts(jnp.clip(kappa, SWITCH, np.finfo(np.float32).max))
-    rest = whole * LN2_TAIL + LN_2 * fraction
-    far = -0.5 * rest + jnp.log(_polynomial(NORM_LARGE, r))
+    far = -0.5 * (whole * LN2_TAIL + LN_2 * fraction) + jnp.log(_polynomial(NORM_LARGE, r))
     near = jnp.log(2 * np.pi * jnp.exp(-k) * _polynomial(I0_SMALL, k * k / 4))
     return jnp.where(small, 0, -0.5 * (whole * LN2_HEAD)), jnp.where(small, near, far)
 

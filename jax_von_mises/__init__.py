@@ -30,49 +30,9 @@
 ========================  =====================================================================
 """
 
-from jax_von_mises import runtime as runtime
-from jax_von_mises.distributions.any_density import CircularDistribution as CircularDistribution
-from jax_von_mises.distributions.mixture import Mixture as Mixture
-from jax_von_mises.distributions.pairs import CosineBivariateVonMises as CosineBivariateVonMises
-from jax_von_mises.distributions.pairs import SineBivariateVonMises as SineBivariateVonMises
-from jax_von_mises.distributions.skewed import SineSkewed as SineSkewed
-from jax_von_mises.distributions.sphere import VonMisesFisher as VonMisesFisher
-from jax_von_mises.distributions.symmetric import Cardioid as Cardioid
-from jax_von_mises.distributions.symmetric import WrappedCauchy as WrappedCauchy
-from jax_von_mises.distributions.symmetric import WrappedNormal as WrappedNormal
-from jax_von_mises.distributions.torus import Torus as Torus
-from jax_von_mises.distributions.von_mises import VonMises as VonMises
-from jax_von_mises.functions.fitting import fit as fit
-from jax_von_mises.functions.fitting import standard_errors as standard_errors
-from jax_von_mises.functions.von_mises import cdf as cdf
-from jax_von_mises.functions.von_mises import entropy as entropy
-from jax_von_mises.functions.von_mises import icdf as icdf
-from jax_von_mises.functions.von_mises import isf as isf
-from jax_von_mises.functions.von_mises import kl_divergence as kl_divergence
-from jax_von_mises.functions.von_mises import log_cdf as log_cdf
-from jax_von_mises.functions.von_mises import log_prob as log_prob
-from jax_von_mises.functions.von_mises import log_sf as log_sf
-from jax_von_mises.functions.von_mises import mean as mean
-from jax_von_mises.functions.von_mises import mode as mode
-from jax_von_mises.functions.von_mises import prob as prob
-from jax_von_mises.functions.von_mises import sf as sf
-from jax_von_mises.functions.von_mises import stddev as stddev
-from jax_von_mises.functions.von_mises import variance as variance
-from jax_von_mises.runtime import initialize_compilation_cache as initialize_compilation_cache
-from jax_von_mises.sampling.sampler import sample_block as sample_block
-from jax_von_mises.sampling.sampler import sample_von_mises as sample_von_mises
-from jax_von_mises.sampling.sharded import sample_pmap as sample_pmap
-from jax_von_mises.sampling.sharded import sample_shard as sample_shard
-from jax_von_mises.sampling.sphere import sample_von_mises_fisher as sample_von_mises_fisher
-from jax_von_mises.sampling.truncated import sample_truncated as sample_truncated
-from jax_von_mises.sampling.variance_reduction import sample_antithetic as sample_antithetic
-from jax_von_mises.sampling.variance_reduction import sample_stratified as sample_stratified
-from jax_von_mises.streams.batches import batched_apply as batched_apply
-from jax_von_mises.streams.batches import prefetch_to_host as prefetch_to_host
-from jax_von_mises.streams.batches import sample_batches as sample_batches
-from jax_von_mises.streams.keys import derive_key as derive_key
-from jax_von_mises.streams.writer import verify_samples as verify_samples
-from jax_von_mises.streams.writer import write_samples as write_samples
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
@@ -121,7 +81,20 @@ __all__ = [
     "write_samples",
 ]
 
+if TYPE_CHECKING:
+    from jax_von_mises.public import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import all public names at the first use of one, so that ``jax-von-mises --help`` does not wait for JAX."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        public = importlib.import_module("jax_von_mises.public")
+        globals().update((each, getattr(public, each)) for each in __all__)
+        return globals()[name]
+
 
 def __dir__() -> list[str]:
     """Return the public names, `numpyro` if it was imported, and the names that start with two underscores."""
-    return [name for name in globals() if name in __all__ or name == "numpyro" or name.startswith("__")]
+    others = [name for name in globals() if name == "numpyro" or (name.startswith("__") and name != "__getattr__")]
+    return [*__all__, *others]

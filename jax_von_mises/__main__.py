@@ -2,7 +2,7 @@
 
 import sys
 
-from jax_von_mises.cli.commands import entry
+from jax_von_mises.cli.program import entry
 
 if __name__ == "__main__":
     sys.exit(entry())

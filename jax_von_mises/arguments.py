@@ -15,6 +15,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from jax_von_mises.environment import DTYPES
+
 # An array must have fewer elements, since XLA counts bytes in 63 bits and an element has up to 8 bytes.
 LARGEST_SIZE = 2**60
 # NumPy's limit on the number of axes. XLA accepts more, until memory is exhausted.
@@ -28,7 +30,6 @@ LARGEST_TIME = 1e9
 # Messages shorten the text of a value that has more characters.
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 # The dtypes of real numbers, in this machine's byte order.
 TRACEABLE = {jnp.dtype(name) for name in (*DTYPES, *INTEGERS, "int8", "uint8", "int16", "uint16")}
@@ -109,7 +110,7 @@ def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
     compute = compute_dtype(dtype)
-    return {name: _with_dtype(value, compute) for name, value in given.items()}, dtype
+    return {name: with_dtype(value, compute) for name, value in given.items()}, dtype
 
 
 def parameter(caller: str, name: str, value: Any) -> Any:
@@ -177,7 +178,7 @@ def _described(caller: str, name: str, value: Any, dtype: np.dtype[Any]) -> str:
     return f"a {kind}. {text[0].upper()}{text[1:]}"
 
 
-def _with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
+def with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     """Return a checked value as an array; convert it to `compute` if it is a Python number or wider than JAX allows."""
     if type(value) is float:
         if abs(value) <= LARGEST_FLOAT32:

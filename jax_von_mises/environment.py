@@ -1,4 +1,4 @@
-"""Describe the machine and read the variables of this package, without importing JAX."""
+"""Describe the machine, read the variables of this package, and list names, without importing JAX."""
 
 import contextlib
 import os
@@ -7,12 +7,18 @@ from pathlib import Path
 
 __all__ = [
     "CUDA_KERNELS",
+    "DTYPES",
+    "PLATFORMS",
     "SWITCH",
     "cuda_kernels",
     "nvidia_driver",
     "nvidia_gpus",
     "processor",
 ]
+
+# Dtypes of draws, and platforms on which `diagnose` looks for problems.
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
 PROC_GPUS = Path("/proc/driver/nvidia/gpus")

@@ -81,6 +81,24 @@ def test_log_densities_are_those_of_the_package(extra):
 
 
 def test_other_keys_are_refused(extra):
-    for key in (jax.random.key(0, impl="rbg"), jax.random.split(jax.random.key(0), 2), jnp.zeros(3, jnp.uint32)):
+    several = jax.random.split(jax.random.key(0), 2)
+    for key in (jax.random.key(0, impl="rbg"), several, jnp.zeros(3, jnp.uint32), 0, None):
         with pytest.raises(ValueError, match=r"(?s)sample_von_mises: key=.* must be one threefry2x32 key"):
             extra.sample_von_mises(key, 0.0, 1.0)
+
+
+def test_sizes_are_integers(extra, key):
+    """Integers and sequences of them, Python's, NumPy's or JAX's, share a program; others are refused."""
+    first = extra.sample_von_mises(key, 0.0, 1.0, (3, 2))
+    programs = extra._sample._cache_size()
+    pairs = ([3, 2], (np.int64(3), np.uint8(2)), np.array([3, 2]), jnp.array([3, 2]), [np.int32(3), 2])
+    for shape in pairs:
+        np.testing.assert_array_equal(extra.sample_von_mises(key, 0.0, 1.0, shape), first)
+    for shape in (6, np.int64(6), np.array(6), jnp.array(6), [6], (np.int16(6),)):
+        np.testing.assert_array_equal(extra.sample_von_mises(key, 0.0, 1.0, shape), first.ravel())
+    assert extra._sample._cache_size() == programs + 1
+    for shape in (3.0, (3.0,), True, (True, 2), "3", {3}, [[3]], -1, (2, -1)):
+        with pytest.raises(TypeError, match="sample_von_mises: shape="):
+            extra.sample_von_mises(key, 0.0, 1.0, shape)
+    with pytest.raises(TypeError, match="sample_von_mises: shape="):
+        jax.jit(lambda n: extra.sample_von_mises(key, 0.0, 1.0, n))(3)

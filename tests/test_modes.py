@@ -1,7 +1,7 @@
 """Public functions return the same bits in every mode of JAX; without jit, the results agree up to rounding.
 
-``make test-one-device`` runs these tests on one CPU device, the usual number. ``-m slow`` adds each mode alone and the
-cases on eight devices.
+``make test`` runs these tests a second time on one CPU device, the usual number (``CPU_DEVICES=1``). ``-m slow`` adds
+each mode alone and the cases on eight devices.
 """
 
 import contextlib

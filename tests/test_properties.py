@@ -1,7 +1,7 @@
 """Properties that hold for all numbers, tested with Hypothesis on difficult numbers.
 
-The quick profile is the default; ``make test TESTS="tests/test_properties.py --hypothesis-profile=thorough"`` searches
-longer, with other numbers each time.
+The quick profile is the default; ``pytest tests/test_properties.py --hypothesis-profile=thorough`` searches longer,
+with other numbers each time.
 """
 
 import functools

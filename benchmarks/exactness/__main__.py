@@ -73,7 +73,7 @@ def parser():
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.exactness", description="Test whether the angles follow their distribution."
     )
-    parser.add_argument("--quick", action="store_true", help=f"draw {QUICK:,} angles: under a minute on two cores")
+    parser.add_argument("--quick", action="store_true", help=f"draw {QUICK:,} angles: three minutes on two cores")
     parser.add_argument(
         "--angles", type=integer, metavar="N", help="number of angles; default: 1e10 on a CPU, 1e12 on a GPU"
     )

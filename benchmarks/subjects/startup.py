@@ -43,7 +43,7 @@ print(time.perf_counter() - begin)
 """
 
 IMPORTS = {
-    OURS: "import jax_von_mises as jvm",
+    OURS: "import jax_von_mises as jvm, jax_von_mises.public",
     NORMAL: "",
     NUMPYRO: "import numpyro.distributions as dist",
     TFP: "from tensorflow_probability.substrates.jax import distributions as tfd",

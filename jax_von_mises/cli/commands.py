@@ -1,9 +1,7 @@
-"""Run the command line: draw into files, verify them, compile ahead of time, and diagnose the machine.
+"""Run the commands of the command line: draw into files, verify them, compile ahead of time, and diagnose the machine.
 
-This module turns options into arguments of the library, and the library's messages back into options. `streams.writer`
-writes files and resumes runs, and `summary` compares a sample with its distribution.
-
-Exit codes: 0, success; 1, failure, or a problem found by `doctor`; 2, invalid argument; 130, interrupted.
+This module turns options into arguments of the library. `streams.writer` writes files and resumes runs, and `summary`
+compares a sample with its distribution.
 """
 
 import argparse
@@ -17,255 +15,19 @@ import signal
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
 
 from jax_von_mises import environment, runtime
-from jax_von_mises.arguments import DTYPES
 from jax_von_mises.cli import summary
-from jax_von_mises.runtime.doctor import PLATFORMS
+from jax_von_mises.cli.program import BadArgument, Failure
 from jax_von_mises.sampling import sampler
 from jax_von_mises.streams import disk, writer
 from jax_von_mises.streams.stream import split_evenly
-from jax_von_mises.version import __version__
-
-__all__ = ["entry", "main"]
-
-PROGRAM_NAME = "jax-von-mises"
-
-# Arguments of the library as its messages show them, and the options that set them.
-IN_OPTIONS = {
-    "resume=True": "--resume",
-    "force=True": "--force",
-    "repair=True": "--repair",
-    "block_rows=": "--block ",
-    "total=": "--size ",
-    "parts=": "--parts ",
-    "part=": "--part ",
-    "out=": "--out ",
-    "timeout=": "--timeout ",
-    "phi_concentration": "first --concentration",
-    "psi_concentration": "second --concentration",
-    "phi_loc": "first --loc",
-    "psi_loc": "second --loc",
-    "mean_direction": "--mean-direction",
-}
-
-
-class BadArgument(Exception):
-    """Raised for an invalid argument; the exit code is 2."""
-
-
-class Failure(Exception):
-    """Raised for a failure that the arguments did not cause; the exit code is 1."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Parser that prints an error on one line, for batch logs."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown options here, so that the message names the command and its help."""
-        found, rest = super().parse_known_args(args, namespace)
-        if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Return the command-line parser."""
-    parser = Parser(
-        prog=PROGRAM_NAME,
-        description="Draw von Mises random angles, verify files, and diagnose the machine.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM_NAME} {__version__}, JAX {jax.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    sample = commands.add_parser(
-        "sample",
-        help="draw angles into a .npy file or a Zarr store",
-        description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
-        "them with the distribution. Memory use does not grow with the size, and an interrupted run can be resumed.",
-        epilog="Element i does not depend on the size, so a longer run begins with the same angles. "
-        "Exit codes: 0 success, 1 failure, 2 invalid argument, 130 interrupted.",
-        allow_abbrev=False,
-    )
-    add = sample.add_argument
-    add("--size", type=whole, required=True, help="number of draws, in each column if there are several, such as 1e6")
-    add(
-        "--out",
-        required=True,
-        help=".npy file or .zarr store to write, or the URL of a store such as gs://bucket/big.zarr",
-    )
-    add(
-        "--distribution",
-        choices=sampler.names(),
-        default="von-mises",
-        help="von-mises-fisher draws directions (unit vectors, along the last axis); the bivariate distributions "
-        "draw pairs of dependent angles (default von-mises)",
-    )
-    several = "a number, numbers separated by commas, or a .npy or .csv file of them, for one column each"
-    add("--loc", type=numbers, help=f"mean direction in radians: {several}; for pairs, PHI,PSI (default 0)")
-    add(
-        "--mean-direction",
-        metavar="X,Y,...",
-        type=numbers,
-        help="mean direction of von-mises-fisher: two or more numbers, or a file of them; it is scaled to unit length",
-    )
-    add(
-        "--concentration",
-        type=numbers,
-        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several}; for pairs, two finite numbers "
-        "K1,K2 (default 1)",
-    )
-    add(
-        "--correlation",
-        type=numbers,
-        help="for pairs only: any finite number; 0 makes the angles independent (default 0)",
-    )
-    add("--seed", type=seed, default=0, help="integer from 0 to 2**32 - 1 (default 0)")
-    add(
-        "--dtype",
-        choices=DTYPES,
-        default="float32",
-        help="dtype of the angles; bfloat16 is stored as float32 (default float32)",
-    )
-    add("--key-impl", help="a key implementation of JAX, such as philox4x32 (default: JAX's default)")
-    add("--block", type=whole, help="number of rows to draw and write at a time (default: enough for 2**22 numbers)")
-    add("--resume", action="store_true", help="continue an interrupted run, or start a new one if there is none")
-    add("--repair", action="store_true", help="with --resume: draw damaged blocks again")
-    add("--force", action="store_true", help="replace an existing file or store")
-    add("--quiet", action="store_true", help="show neither progress nor summary")
-    add(
-        "--cache",
-        nargs="?",
-        const="",
-        metavar="DIR",
-        help="keep the compiled program in DIR, so that later runs start faster (default: a directory of yours)",
-    )
-    job = sample.add_argument_group(
-        "several processes, on one machine or many",
-        "One command can distribute blocks to workers, which write them to a target that all of them can reach. "
-        "Alternatively, each of several commands writes one part of a Zarr store. --resume continues either kind of "
-        "run, in either way or in a single process.",
-    )
-    job.add_argument("--workers", type=whole, metavar="N", help="draw in N processes on this machine")
-    job.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="draw on a Dask cluster: tcp://host:8786, or the name of a scheduler file",
-    )
-    job.add_argument("--part", type=whole, metavar="I", help="write part I of N, counted from 0, as in an array job")
-    job.add_argument("--parts", type=whole, metavar="N", help="number of parts; any that finds all blocks ends the run")
-    sample.set_defaults(run=run_sample)
-    check = commands.add_parser(
-        "verify",
-        help="compare a file or store with its checksums",
-        description="Read a file or store that `sample` wrote, compare each block with its checksum, and draw a few "
-        "blocks again.",
-        allow_abbrev=False,
-    )
-    check.add_argument("file", help="the .npy file or .zarr store")
-    check.set_defaults(run=run_verify)
-    warm = commands.add_parser(
-        "warm-up",
-        help="compile the sampler into a cache for later programs",
-        description="Compile `sample_von_mises` for each shape and dtype, and keep the programs on disk for programs "
-        "that call initialize_compilation_cache().",
-        allow_abbrev=False,
-    )
-    warm.add_argument("shapes", nargs="+", type=shape, metavar="SHAPE", help="shapes, such as 1000 or 128,3")
-    warm.add_argument("--dtype", choices=DTYPES, action="append", help="dtype; can be repeated (default float32)")
-    warm.add_argument("--cache", help="directory of the cache (default: that of initialize_compilation_cache)")
-    warm.set_defaults(run=run_warm_up)
-    doctor = commands.add_parser(
-        "doctor",
-        help="find problems with JAX on this machine",
-        description="Check drivers and packages, draw on each device in a separate process, and compare with the CPU "
-        "and with known angles.",
-        epilog="Exit codes: 0 no problem, 1 at least one problem, 2 invalid argument.",
-        allow_abbrev=False,
-    )
-    doctor.add_argument(
-        "--expect", choices=PLATFORMS, help="platform that JAX should use; any other is reported as a problem"
-    )
-    doctor.add_argument(
-        "--timeout",
-        metavar="S",
-        type=float,
-        default=180.0,
-        help="time limit in seconds for the process that draws (default 180)",
-    )
-    doctor.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
-    doctor.set_defaults(run=run_doctor)
-    return parser
-
-
-def whole(text: str) -> int:
-    """Read a whole number; text such as 1e7 is allowed."""
-    with contextlib.suppress(ValueError):
-        return int(text)
-    with contextlib.suppress(ValueError):
-        if float(text).is_integer():
-            return int(float(text))
-    raise argparse.ArgumentTypeError(f"{text}: not a whole number; write one such as 10_000_000 or 1e7")
-
-
-def seed(text: str) -> int:
-    """Read a seed. `jax.random.key` keeps 32 bits unless x64 is on, so a larger one would repeat a smaller one."""
-    value = whole(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{text}: give a number from 0 to {2**32 - 1}")
-    return value
-
-
-def shape(text: str) -> tuple[int, ...]:
-    """Read a shape, such as 128,3."""
-    return tuple(map(whole, text.split(",")))
-
-
-def numbers(text: str) -> np.ndarray:
-    """Read a number, numbers separated by commas, or a file of numbers, as a float64 array with at most one axis."""
-    with contextlib.suppress(ValueError):
-        values = np.array([float(part) for part in text.split(",")])
-        return values if "," in text else values.reshape(())
-    refuse = argparse.ArgumentTypeError
-    if not text.lower().endswith((".npy", ".csv")):
-        raise refuse(f"{text}: neither a number nor the name of a .npy or .csv file")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # NumPy warns of an empty file, which is refused below
-            if text.lower().endswith(".npy"):
-                values = np.load(text, allow_pickle=False)
-            else:
-                values = np.loadtxt(text, delimiter=",", encoding="utf-8-sig")  # spreadsheets write a byte order mark
-        values = values.astype(np.float64, casting="same_kind") if values.dtype.kind in "fiu" else values
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "not a .npy file of numbers"
-        if text.lower().endswith(".csv") and isinstance(error, ValueError):
-            reason = str(error).split(";")[0]  # the rest advises callers of NumPy
-        raise refuse(f"{text}: {reason}; give one number per line without a header, or a .npy file of floats") from None
-    if values.dtype != np.float64 or values.ndim > 1 or values.size == 0:
-        raise refuse(f"{text}: holds {values.dtype} of shape {values.shape}; give a list of one or more real numbers")
-    return np.asarray(values)
-
-
-def join_numbers(argv: Sequence[str]) -> list[str]:
-    """Join ``--loc -1e3`` into ``--loc=-1e3``; argparse would otherwise parse the number as an option."""
-    joined: list[str] = []
-    for argument in argv:
-        if joined and re.fullmatch(r"--[a-z-]+", joined[-1]) and re.match(r"-(\.?\d|inf)", argument):
-            joined[-1] += f"={argument}"
-        else:
-            joined.append(argument)
-    return joined
 
 
 def parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
@@ -314,8 +76,6 @@ def open_executor(options: argparse.Namespace) -> Iterator[futures.Executor | No
     if options.workers is None and options.scheduler is None:
         yield None
         return
-    # This process needs no device; on a GPU it would take memory from the workers.
-    jax.config.update("jax_platforms", "cpu")
     if options.scheduler is None:
         if options.workers < 1:
             raise BadArgument(f"--workers {options.workers}: give 1 or more")
@@ -389,6 +149,12 @@ def run_sample(options: argparse.Namespace) -> int:
         raise BadArgument("--repair needs --resume")
     if options.cache is not None and (options.workers is not None or options.scheduler is not None):
         raise BadArgument("--cache is for this process; for workers, set JAX_COMPILATION_CACHE_DIR where they start")
+    if options.distribution not in sampler.names():
+        raise BadArgument(f"--distribution {options.distribution}: choose one of {', '.join(sampler.names())}")
+    if options.workers is not None or options.scheduler is not None:
+        # This process needs no device; on a GPU it would take memory from the workers. JAX reads the setting when it
+        # starts, which it does for the first array or key.
+        jax.config.update("jax_platforms", "cpu")
     loc, concentration = parameters(options)
     try:
         key = jax.random.key(options.seed, impl=options.key_impl)
@@ -505,7 +271,7 @@ def run_verify(options: argparse.Namespace) -> int:
         again = "; none drawn again, since this machine draws other last digits"
     count = "the one block matches its checksum" if found["blocks"] == 1 else f"all {found['blocks']:,} blocks match"
     print(f"{options.file}: {count}{again}; shape {tuple(found['shape'])}")
-    print(json.dumps(found["stream"]))
+    print(f"stream: {json.dumps(found['stream'])}")
     return 0
 
 
@@ -534,58 +300,9 @@ def run_doctor(options: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program name; by default, those of the process.
-
-    Returns
-    -------
-    int
-        The exit code. A usage error raises SystemExit(2), as in argparse.
-    """
-    options = make_parser().parse_args(join_numbers(sys.argv[1:] if argv is None else argv))
-    prefix = f"{PROGRAM_NAME} {options.command}"
-    try:
-        code: int = options.run(options)
-        return code
-    except BadArgument as error:
-        return fail(2, prefix, error, error.__cause__)
-    except OSError as error:
-        return fail(1, prefix, ": ".join(filter(None, (error.filename, error.strerror))) or error, error)
-    except MemoryError as error:
-        return fail(1, prefix, f"out of memory: {error}".rstrip(": "), error)
-    except ImportError as error:
-        return fail(1, prefix, error, error)
-    except Failure as error:
-        return fail(1, prefix, error, error.__cause__)
-    except KeyboardInterrupt as error:
-        return fail(130, prefix, "interrupted", error)
-
-
-def entry() -> int:
-    """Run the command line as a program; exit at once after an interrupt.
-
-    After an interrupted call, XLA may still be computing an array, and no function can wait for it. A normal exit of
-    Python frees the array's memory before XLA has finished, which caused a segmentation fault in one run in three.
-    """
-    code = main()
-    if code == 130:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-    return code
-
-
-def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
-    """Print why a command failed and what was kept, on one line of stderr; return the exit code."""
-    text = "; ".join([str(reason).rstrip("."), *getattr(error, "__notes__", [])])
-    text = re.sub(r"^(write_samples|verify_samples|warmup|diagnose): ", "", text)
-    for argument, option in IN_OPTIONS.items():
-        text = re.sub(rf"(?<![\w-]){argument}", option, text)
-    print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
-    return code
+RUN: dict[str, Callable[[argparse.Namespace], int]] = {
+    "sample": run_sample,
+    "verify": run_verify,
+    "warm-up": run_warm_up,
+    "doctor": run_doctor,
+}

@@ -24,7 +24,6 @@ from jax_von_mises.runtime import compilation_cache
 from jax_von_mises.version import __version__
 
 PROBLEM, WARNING, NOTE = "problem", "warning", "note"
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 # The oldest major version of the driver that JAX's wheels for each CUDA release support, as in install_gpu.sh.
 DRIVERS = {13: 580, 12: 525}
 # Timeout in seconds, since a program that queries a broken driver may hang.
@@ -182,8 +181,10 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     TypeError, ValueError
         If the platform is unknown or the timeout is invalid.
     """
-    if expect is not None and expect not in PLATFORMS:
-        raise ValueError(f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(PLATFORMS)}.")
+    if expect is not None and expect not in environment.PLATFORMS:
+        raise ValueError(
+            f"diagnose: expect={arguments.safe_repr(expect)} is not one of {', '.join(environment.PLATFORMS)}."
+        )
     timeout = arguments.seconds("diagnose", "timeout", timeout, above=0)
     driver, cards, trouble = nvidia()
     amd, amd_trouble = rocm()

@@ -16,10 +16,17 @@ from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import PROGRAMS, Request
 
 # Larger batches gain nothing: on any device, drawing this many angles takes far longer than starting a program.
-AT_MOST = 2**30
+AT_MOST = 2**26
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+# For each version of Linux's control groups: the line of ``/proc/self/cgroup`` that names the group, the folder of all
+# groups below `CGROUPS`, the files ``memory.*`` of the limit and of the memory in use, and the entry of ``memory.stat``
+# for cached file contents.
+VERSIONS = (
+    (r"0::(.*)", "", "max", "current", "inactive_file"),
+    (r"\d+:(?:.*,)?memory(?:,.*)?:(.*)", "memory", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
+)
 
 
 class DeviceMemory(NamedTuple):
@@ -44,7 +51,7 @@ def memory_report() -> tuple[DeviceMemory, ...]:
 
     On a GPU, the numbers come from JAX's allocator (``device.memory_stats``) and do not include other processes. On a
     CPU, for which JAX has no such numbers, they describe this process and the machine, or the container or batch job (a
-    control group, version 2) if that has less. Outside Linux, these need the package ``psutil``.
+    control group of Linux) if that has less. Outside Linux, these need the package ``psutil``.
 
     Returns
     -------
@@ -89,7 +96,7 @@ def suggest_batch_size(
     Returns
     -------
     int
-        Number of rows. A batch has at most 2^30 angles, since larger ones gain nothing.
+        Number of rows. A batch has at most 2^26 angles, since larger ones gain nothing, or one row if that is longer.
 
     Raises
     ------
@@ -216,15 +223,19 @@ def _table(name: str) -> dict[str, int]:
 
 def _control_groups() -> Iterator[tuple[int, int]]:
     """Yield the limit and the free memory of each control group of this process, as containers and batch jobs have."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = (PROC / "self" / "cgroup").read_text().splitlines()
-        path = next(line.removeprefix("0::") for line in lines if line.startswith("0::"))
-        # In a container, the path may be the host's, in which case the group's files are at the root.
-        below = CGROUPS / path.strip("/")
-        for folder in (below, *(above for above in below.parents if above.is_relative_to(CGROUPS))):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                limit = int((folder / "memory.max").read_text())  # "max" means no limit, and is not a number
-                stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                # Cached file contents count as used, but can be dropped.
-                used = int((folder / "memory.current").read_text()) - int(stats["inactive_file"])
-                yield limit, limit - used
+    lines = ""
+    with contextlib.suppress(OSError):
+        lines = (PROC / "self" / "cgroup").read_text()
+    for line, root, of_limit, of_usage, cached in VERSIONS:
+        for path in re.findall(f"^{line}$", lines, re.M):
+            groups = CGROUPS / root
+            # In a container, the path may be the host's, in which case the group's files are at the root.
+            below = groups / path.strip("/")
+            for folder in (below, *(above for above in below.parents if above.is_relative_to(groups))):
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    # "max", which means no limit, is not a number.
+                    limit = int((folder / f"memory.{of_limit}").read_text())
+                    stats = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
+                    # Cached file contents count as used, but can be dropped.
+                    used = int((folder / f"memory.{of_usage}").read_text()) - int(stats[cached])
+                    yield limit, limit - used

@@ -332,29 +332,31 @@ def checked_when_traced(
 def traceable(
     family: Family, key: Any, values: Mapping[str, Any], shape: Any, dtype: DTypeLike | None, method: str
 ) -> tuple[Any, ...] | None:
-    """Return the arguments of `checked_when_traced`, or None if JAX would refuse or change one before it is checked."""
-    given = tuple(float(x) if type(x) is int else x for x in map(values.__getitem__, family.parameters))
-    sizes = (shape,) if type(shape) is int else shape
-    # A tuple with other numbers than integers could equal one of integers.
-    known = sizes is None or (type(sizes) is tuple and all(type(size) is int for size in sizes))
-    if not (
-        known
-        and isinstance(key, (jax.Array, jax.ShapeDtypeStruct))
-        and type(method) is str
-        and all(map(arguments.is_traceable, given))
-    ):
+    """Return the arguments of `checked_when_traced`, or None if JAX would refuse or change one before it is checked.
+
+    Lists and the integers and floats of Python and NumPy become what arrays and tuples of integers are, so that equal
+    arguments share a program.
+    """
+    if not (isinstance(key, (jax.Array, jax.ShapeDtypeStruct)) and type(method) is str):
         return None
+    sizes = None if shape is None else arguments.whole_sizes(family.name, "shape", shape)
+    given: tuple[Any, ...] = tuple(
+        value if arguments.is_traceable(value := values[name]) else arguments.parameter(family.name, name, value)
+        for name in family.parameters
+    )
     legacy = isinstance(key.dtype, np.dtype)
     of_legacy = str(jax.config.jax_default_prng_impl) if legacy else None  # type: ignore[attr-defined]
     if dtype is not None or not all(type(x) is float for x in given):
         # Equal numbers share a program, whether they are Python's, NumPy's or JAX's.
         of_result = arguments.float_dtype(family.name, dtype, given)
         default = of_result == arguments.float_dtype(family.name, None, ())
-        if default and all(type(x) is float or (type(x) is of_result.type) for x in given):
+        if default and all(type(x) is float or isinstance(x, np.generic) for x in given):
             given, dtype = tuple(map(float, given)), None
         else:
-            compute = arguments.compute_dtype(of_result).type
-            given, dtype = tuple(compute(x) if type(x) is float else x for x in given), of_result
+            compute = arguments.compute_dtype(of_result)
+            given, dtype = tuple(arguments.with_dtype(x, compute) for x in given), of_result
+    if not all(map(arguments.is_traceable, given)):
+        return None
     return key, given, family, sizes, dtype, method, of_legacy
 
 

@@ -32,6 +32,10 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
+class OtherFormat(Exception):
+    """The format of a plan, which another version of the package wrote."""
+
+
 class Plan:
     """What a file or store holds: a stream, its first rows, and how they are divided into blocks.
 
@@ -43,7 +47,7 @@ class Plan:
         self.text = text
         about = json.loads(text)
         if about["format"] != FORMAT:
-            raise ValueError(f"format {about['format']}")
+            raise OtherFormat(about["format"])
         self.about: dict[str, Any] = about
         self.shape = tuple(map(int, about["shape"]))
         self.dtype = np.dtype(about["dtype"])
@@ -76,9 +80,14 @@ class Plan:
         """Return the plan that was found in a file or store."""
         try:
             return cls(text)
+        except OtherFormat as error:
+            raise FileExistsError(
+                f"{name}: has format {error}, but this version of the package reads {FORMAT}. Use the version that "
+                "wrote it, or move it away and draw the stream again"
+            ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FileExistsError(
-                f"{name}: was not written by this version of the package; move it away, or choose another name"
+                f"{name}: holds a damaged description of its stream. Move it away, and draw the stream again"
             ) from error
 
     def span(self, block: int) -> tuple[int, int]:

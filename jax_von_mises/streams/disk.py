@@ -1,10 +1,14 @@
 """Read and put small files and blocks on a local disk, in steps that are complete or have not happened."""
 
 import contextlib
+import functools
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Callable
+
+from jax_von_mises.functions.samples import depth_of_caller
 
 try:
     import fcntl
@@ -109,8 +113,19 @@ def lock(descriptor: int, name: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise BlockingIOError(f"{name}: is being written by another process; wait for it") from None
-    except OSError:
-        pass  # a file system without locks
+    except OSError as error:  # a file system without locks, or an error of its lock server
+        warn_without_lock(os.path.dirname(os.path.abspath(name)), error.strerror)
+
+
+@functools.cache
+def warn_without_lock(folder: str, reason: str) -> None:
+    """Warn, once for each folder, that its files cannot be locked."""
+    warnings.warn(
+        f"write_samples: files in {folder} cannot be locked ({reason}), so two runs that write one file are not "
+        "noticed. Start only one run for each file.",
+        RuntimeWarning,
+        stacklevel=depth_of_caller(),
+    )
 
 
 def readable(size: float) -> str:

@@ -117,6 +117,20 @@ class NpyFile:
         """Return whether the finished file has the header that the plan implies."""
         return disk.read(self.path, PAGE) == self.header()
 
+    @classmethod
+    def must_be_ours(cls, path: str) -> None:
+        """Raise FileExistsError if there is a file at `path` that this package did not write, as its logs show."""
+        if not os.path.lexists(path):
+            return
+        _, *logs = names_of(path)
+        plans = [Plan.read(name, log.text) for name in logs if (log := Log.read(name)) and log.text]
+        if not plans:
+            raise FileExistsError(f"{path}: was not written by this package; move it away, or choose another name")
+        if not any(cls(path, plan).is_ours() for plan in plans):
+            raise FileExistsError(
+                f"{path}: is not the file that its .blocks describes; move it away, or choose another name"
+            )
+
     def is_sound(self) -> bool:
         """Return whether the finished file has the header and the size that the plan implies."""
         return self.is_ours() and os.path.getsize(self.path) == self.offset(self.plan.shape[0])
@@ -241,6 +255,7 @@ class NpyFile:
             log = Log.read(self.partial_log)
             if os.path.lexists(self.path) and not (log and log.replaces):
                 raise FileExistsError(f"{self.path}: appeared while its angles were drawn; move it away, and resume")
+            self.must_be_ours(self.path)  # it may have been replaced since the run began
             os.replace(self.partial, self.path)
             disk.sync_directory(folder)
         # Workers finish blocks in any order; the log of the file lists them by number.

@@ -98,8 +98,8 @@ def write_samples(
         Draw the blocks that an earlier run of the same stream has not written, or all if there was none. Use `repair`
         or `verify_samples` to compare written blocks with their checksums.
     force : bool
-        Replace an existing file or store that this package wrote. A ``.npy`` file is kept until the new one is
-        finished. A store is removed first, so stop its other writers before.
+        Replace an existing file or store that this package wrote, as its ``.npy.blocks`` or ``stream.json`` shows. A
+        ``.npy`` file is kept until the new one is finished. A store is removed first, so stop its other writers before.
     repair : bool
         With `resume`, also draw the blocks that do not match their checksums.
     part, parts : int
@@ -175,13 +175,15 @@ def write_samples(
             "store instead."
         )
     found = kind.found(out)
+    if found.exists and found.text is None:
+        raise FileExistsError(f"{out}: was not written by this package; move it away, or choose another name")
     if found.exists and not (resume or force or parts > 1):
         raise FileExistsError(
             f"{out}: already exists, finished or not; choose another name, give resume=True to continue it, or "
             "force=True to replace it"
         )
-    if found.exists and found.text is None and not (force and kind is NpyFile):
-        raise FileExistsError(f"{out}: was not written by this package; move it away, or choose another name")
+    if kind is NpyFile and (force or found.finished):
+        NpyFile.must_be_ours(out)
     old = None if force or found.text is None else Plan.read(out, found.text)
     plan = Plan.of(stream, total, rows_of(stream, total, block_rows, old), old.about["first_rows"] if old else "")
     if old:
@@ -220,8 +222,6 @@ class WriteRun:
     def write(self, found: Found, force: bool, repair: bool) -> Written:
         """Draw the blocks that are missing, and those that are damaged if `repair` is true."""
         target = self.kind(self.out, self.plan)
-        if isinstance(target, NpyFile) and found.finished and not force and not target.is_ours():
-            raise FileExistsError(f"{self.out}: is not the file that its .blocks describes; move it away")
         before = {} if force else target.done()
         kept = [block for block in self.share if block in before]
         self.check_room([block for block in self.share if block not in before], force)
@@ -381,7 +381,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     ValueError
         A block is missing, does not match its checksum, or differs from what is drawn.
     FileNotFoundError
-        There is no finished file or store of this name, or it has no ``.npy.blocks`` or ``stream.json``.
+        There is no file or store of this name, or it is not finished, or has no ``.npy.blocks`` or ``stream.json``.
     OSError
         The header, size or metadata are not those of the array, or `out` cannot be read.
     """
@@ -418,11 +418,22 @@ def open_finished(caller: str, out: str) -> NpyFile | ZarrStore:
     """Return a finished file or store; raise FileNotFoundError if there is none, or none of this package."""
     kind = kind_of(caller, out)
     found = kind.found(out)
-    if not found.finished or found.text is None:
+    if not found.exists:
+        raise FileNotFoundError(f"{out}: there is no such {'file' if kind is NpyFile else 'store'}")
+    if found.text is None:
+        if kind is NpyFile:
+            raise FileNotFoundError(
+                f"{out}: has no {out}.blocks next to it, with its checksums. Each file of this package has one; copy "
+                "and move both together"
+            )
+        raise FileNotFoundError(f"{out}: has no stream.json in it. Each store of this package has one")
+    target = kind(out, Plan.read(out, found.text))
+    if not found.finished:
         raise FileNotFoundError(
-            f"{out}: there is no finished {'file with its .blocks' if kind is NpyFile else 'store'} of this name"
+            f"{out}: is not finished: {len(target.done())} of {target.plan.blocks} blocks are. Complete it with "
+            "resume=True"
         )
-    return kind(out, Plan.read(out, found.text))
+    return target
 
 
 def read_blocks(out: str) -> Iterator[np.ndarray]:

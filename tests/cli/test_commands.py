@@ -15,7 +15,8 @@ import pytest
 from scipy import special
 
 import jax_von_mises
-from jax_von_mises.cli import commands, summary
+from jax_von_mises.cli import program, summary
+from jax_von_mises.sampling import sampler
 from jax_von_mises.streams import npy
 from tests import children
 
@@ -30,7 +31,7 @@ def cli(tmp_path, monkeypatch, capsys):
 
     def cli(*argv):
         try:
-            code = commands.main(argv)
+            code = program.main(argv)
         except SystemExit as stop:
             code = stop.code
         return result(code, *capsys.readouterr())
@@ -247,7 +248,8 @@ BAD = {
     "lengths": ("--loc two.csv --concentration four.npy", "--loc of shape (2,) and --concentration of shape (4,)"),
     "suffix": ("--out a.txt", "--out 'a.txt' must end in .npy, or in .zarr for a Zarr store"),
     "bucket": ("--out gs://bucket/a.npy", "must end in .npy, or in .zarr"),
-    "file of another program": ("--out four.npy", "four.npy: already exists, finished or not; choose another name"),
+    "file of another program": ("--out four.npy", "four.npy: was not written by this package; move it away, or choose"),
+    "force on such a file": ("--out four.npy --force", "four.npy: was not written by this package; move it away, or"),
     "out is a folder": ("--out folder.npy --force", "folder.npy: is not a file; move it away"),
     "block": ("--block 0", "--block 0 must be at least 1"),
     "pages": ("--workers 1 --block 3", "--block 3 splits pages of 4096 bytes between blocks"),
@@ -333,6 +335,46 @@ def test_options_that_are_missing_or_unknown(cli):
     assert os.listdir() == []
 
 
+def test_distributions(cli):
+    """The help names the distributions that can be drawn, and so does the message for any other."""
+    known = cli("sample", "--help").out.replace("\n", "")
+    result = cli("sample", "--size", "1", "--out", "a.npy", "--distribution", "normal")
+    must_fail(result, 2, f"--distribution normal: choose one of {', '.join(sampler.names())}")
+    assert all(name in re.sub(r"\s+", "", known) for name in sampler.names())
+
+
+HELP = """
+import sys
+from jax_von_mises.cli import program
+codes = []
+for argv in ("--help", "sample --help", "--version", "--kappa", "verify --kappa", "sample --loc x"):
+    try:
+        program.main(argv.split())
+    except SystemExit as stop:
+        codes.append(stop.code)
+print(codes, {"jax", "scipy"} & set(sys.modules))
+"""
+
+
+def test_help_and_typing_errors_do_not_wait_for_jax():
+    printed = children.run(HELP)
+    assert f"jax-von-mises {jax_von_mises.__version__}, JAX {jax.__version__}" in printed
+    assert printed[-1] == "[0, 0, 0, 2, 2, 2] set()"
+
+
+WORKERS = """
+import sys, jax
+from jax_von_mises.cli import program
+code = program.main(["sample", "--size", "1", "--out", sys.argv[1], "--workers", "0"])
+print(code, jax.config.jax_platforms, jax.default_backend())
+"""
+
+
+def test_a_process_with_workers_stays_off_the_gpu(tmp_path):
+    """JAX starts after the platform is chosen: it would raise an error for the one of the environment."""
+    assert children.run(WORKERS, tmp_path / "a.npy", JAX_PLATFORMS="none") == ["2 cpu cpu"]
+
+
 def test_targets_that_cannot_be_written(sample):
     """A missing directory, a file in place of a directory or a small disk is a failure, and nothing is written."""
     open("file", "w").close()
@@ -397,7 +439,7 @@ def test_verify(cli, sample, tmp_path):
     result = cli("verify", "a.npy")
     assert (result.code, result.err) == (0, "")
     assert "a.npy: all 10 blocks match; drawn again and equal: 0, 4, 9; shape (1000,)\n" in result.out
-    assert '"concentration": "3.0"' in result.out
+    assert re.search(r'^stream: \{"distribution": "von-mises", .*"concentration": "3.0"', result.out, re.M)
     changed = bytearray(whole)
     changed[-1] ^= 1
     file.write_bytes(changed)
@@ -410,9 +452,12 @@ def test_verify(cli, sample, tmp_path):
     assert file.read_bytes() == whole
     file.write_bytes(whole[:-1])
     must_fail(cli("verify", "a.npy"), 1, "a.npy: does not have the header and the size that its log implies")
-    os.remove("a.npy.blocks")
-    for name in ("a.npy", "none.npy", "none.zarr"):
-        must_fail(cli("verify", name), 1, f"{name}: there is no finished ")
+    os.rename("a.npy.blocks", "a.npy.partial.blocks")
+    must_fail(cli("verify", "a.npy"), 1, "a.npy: is not finished: 0 of 10 blocks are. Complete it with --resume")
+    os.remove("a.npy.partial.blocks")
+    must_fail(cli("verify", "a.npy"), 1, "a.npy: has no a.npy.blocks next to it")
+    for name, kind in (("none.npy", "file"), ("none.zarr", "store")):
+        must_fail(cli("verify", name), 1, f"{name}: there is no such {kind}")
     must_fail(cli("verify", "none.txt"), 2, "error: 'none.txt' must end in .npy, or in .zarr for a Zarr store")
 
 

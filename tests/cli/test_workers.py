@@ -12,7 +12,7 @@ import jax
 import pytest
 
 import jax_von_mises
-from jax_von_mises.cli import commands
+from jax_von_mises.cli import program
 from tests import children
 from tests.cli.test_commands import finished
 
@@ -105,17 +105,17 @@ def must_complete(process, out, tmp_path):
 def test_parts_of_an_array_job(tmp_path, monkeypatch, capsys, alone):
     """The last part completes the store, and any part can be repeated, before or after."""
     monkeypatch.chdir(tmp_path)
-    assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
+    assert program.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     output = capsys.readouterr().out
     assert f"part 1 of 2: drew {60 * ROWS:,} angles (60 blocks) in" in output
     assert "a.zarr: not complete yet; the last part to finish completes it" in output
-    assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
+    assert program.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     output = capsys.readouterr().out
     assert "nothing was drawn" in output
     assert "already complete" not in output
-    assert commands.main([*SAMPLE, "--parts", "2", "--part", "0", "--quiet"]) == 0
+    assert program.main([*SAMPLE, "--parts", "2", "--part", "0", "--quiet"]) == 0
     assert files(tmp_path / "a.zarr") == alone
-    assert commands.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
+    assert program.main([*SAMPLE, "--part", "1", "--parts", "2"]) == 0
     assert "a.zarr is already complete; nothing was drawn" in capsys.readouterr().out
     assert files(tmp_path / "a.zarr") == alone
 
@@ -132,10 +132,10 @@ def test_dask_that_is_not_installed_or_does_not_answer(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scheduler.json").write_text("{}")
     for address in ("nonsense", "scheduler.json"):
-        assert commands.main([*SAMPLE, "--scheduler", address]) == 1
+        assert program.main([*SAMPLE, "--scheduler", address]) == 1
         assert f"error: --scheduler {address}: no scheduler answers there (" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "distributed", None)
-    assert commands.main([*SAMPLE, "--scheduler", "tcp://127.0.0.1:1"]) == 1
+    assert program.main([*SAMPLE, "--scheduler", "tcp://127.0.0.1:1"]) == 1
     assert 'pip install "jax_von_mises[dask]"' in capsys.readouterr().err
     assert os.listdir() == ["scheduler.json"]
 

@@ -25,7 +25,7 @@ import pytest
 
 import jax_von_mises
 from docs import pages
-from jax_von_mises.cli import commands as command_line
+from jax_von_mises.cli import program as command_line
 from jax_von_mises.streams import writer
 from tests import children
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 
@@ -9,9 +10,10 @@ import jax
 import pytest
 
 from jax_von_mises import environment, runtime
-from jax_von_mises.cli import commands
+from jax_von_mises.cli import program
 from jax_von_mises.runtime import compilation_cache, doctor, probe
 from jax_von_mises.runtime.doctor import Card
+from tests import children
 
 DEVICE = {
     **{"step": "device", "device": "cuda:0", "kind": "H100", "angles": 2**22, "first_seconds": 2.0, "seconds": 0.01},
@@ -52,6 +54,16 @@ def test_a_machine_in_order():
         assert words in text
     assert "419 million angles per second, 2.00 s for the first call; agrees" in text
     assert text.endswith("no problems found")
+
+
+def test_the_guide_shows_the_lines_of_a_report():
+    """The report in the GPU guide has the lines of a report of this version, in their order."""
+    page = (children.ROOT / "docs" / "gpu.md").read_text("utf-8")
+    shown = page.split("```text\nversions")[1].split("```")[0]
+    report = str(doctor.Diagnosis(WELL._replace(steps=ON_CPU, driver=None, cards=()), "Linux", ()))
+    names = [line.split()[0] for line in report.splitlines() if line and line[0] != " "]
+    assert ["versions", *re.findall(r"^(\w+) {2,}\S", shown, re.M)] == names[:-1]
+    assert shown.endswith(f"\n\n{report.splitlines()[-1]}\n")
 
 
 FATAL = "F1126 00:20:20 13070 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=true"
@@ -181,13 +193,13 @@ def test_this_machine(monkeypatch, tool, capsys):
     assert read["packages"]["jax"] == jax.__version__
     assert max(map(len, str(found).splitlines())) < 160
     monkeypatch.setattr(runtime, "diagnose", lambda **options: found)
-    assert commands.main(["doctor"]) == 0
+    assert program.main(["doctor"]) == 0
     assert capsys.readouterr().out.strip() == str(found)
-    assert commands.main(["doctor", "--json", "--expect", "cpu", "--timeout", "9"]) == 0
+    assert program.main(["doctor", "--json", "--expect", "cpu", "--timeout", "9"]) == 0
     assert json.loads(capsys.readouterr().out)["platform"] == "cpu"
     bad = found._replace(findings=(runtime.Finding("problem", "x", "y"),))
     monkeypatch.setattr(runtime, "diagnose", lambda **options: bad)
-    assert commands.main(["doctor"]) == 1
+    assert program.main(["doctor"]) == 1
     assert "problem: x\n  -> y\n\n1 problem" in capsys.readouterr().out
 
 

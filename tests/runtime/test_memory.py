@@ -98,8 +98,8 @@ def test_suggestion(monkeypatch):
     fewer = runtime.suggest_batch_size(4.0, shape=(10,), method="direct", in_flight=2, share=0.5)
     assert fewer == pytest.approx(rows / 20, rel=0.1)
     free = 2**50
-    assert runtime.suggest_batch_size(4.0, device=jax.local_devices()[-1]) == 2**30
-    assert runtime.suggest_batch_size(np.ones(3, np.float32), shape=(3,)) * 3 <= 2**30
+    assert runtime.suggest_batch_size(4.0, device=jax.local_devices()[-1]) == 2**26
+    assert runtime.suggest_batch_size(np.ones(3, np.float32), shape=(3,)) * 3 <= 2**26
     monkeypatch.setattr(memory, "host_memory", lambda: (None, None))
     with pytest.raises(MemoryError, match="does not report"):
         runtime.suggest_batch_size()
@@ -107,27 +107,32 @@ def test_suggestion(monkeypatch):
         runtime.suggest_batch_size(device="cpu")
 
 
-def test_control_groups(tmp_path, monkeypatch):
-    """A limit is found at any level of the control groups."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_control_groups(tmp_path, monkeypatch, version):
+    """A limit is found at any level of the control groups, of either version."""
+    root, limit_file, usage_file, cached_entry, line, unlimited = {
+        1: ("memory", "limit_in_bytes", "usage_in_bytes", "total_inactive_file", "4:cpu,memory:/job/step", 2**63 - 1),
+        2: ("", "max", "current", "inactive_file", "0::/job/step", "max"),
+    }[version]
 
     def group(path, limit, usage, cached):
-        folder = tmp_path / "cgroup" / path
+        folder = tmp_path / "cgroup" / root / path
         folder.mkdir(parents=True)
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{usage}\n")
-        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\n")
+        (folder / f"memory.{limit_file}").write_text(f"{limit}\n")
+        (folder / f"memory.{usage_file}").write_text(f"{usage}\n")
+        (folder / "memory.stat").write_text(f"anon 1\n{cached_entry} {cached}\n")
 
     group("job", 1000, 400, 100)
-    group("job/step", "max", 50, 0)
+    group("job/step", unlimited, 50, 0)
     monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
     (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("5:cpu:/\n0::/job/step\n")
+    (tmp_path / "self" / "cgroup").write_text(f"5:cpuset:/\n{line}\n1:name=systemd:/job\n")
     (tmp_path / "meminfo").write_text("MemTotal:       9 kB\nMemFree:        1 kB\nMemAvailable:   8 kB\n")
     monkeypatch.setattr(memory, "PROC", tmp_path)
     assert memory.host_memory() == (1000, 700)
     (tmp_path / "meminfo").write_text("MemTotal:       9 kB\nMemFree:        0 kB\nMemAvailable:   0 kB\n")
     assert memory.host_memory() == (1000, 0)
-    (tmp_path / "self" / "cgroup").write_text("5:cpu:/\n")
+    (tmp_path / "self" / "cgroup").write_text("5:cpuset:/\n")
     assert memory.host_memory() == (9 * 1024, 0)
 
 

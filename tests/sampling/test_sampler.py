@@ -506,7 +506,7 @@ def test_legacy_keys_follow_the_default_implementation():
 
 @pytest.mark.usefixtures("no_cache")
 def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
-    """Numbers of NumPy, a dtype that is the default, and the method of a class need no program of their own."""
+    """Lists, numbers of NumPy, a default dtype, and the method of a class need no program of their own."""
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     first = sample_von_mises(key, 0.0, 1.0, (7,))
@@ -517,6 +517,9 @@ def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
         sample_von_mises(key, 0.0, one, (7,), "float32"),
         jvm.VonMises(0.0, 1.0).sample(key, (7,)),
         jvm.VonMises(zero, one).sample(key, 7),
+        *(sample_von_mises(key, 0, 1.0, shape) for shape in ([7], np.int64(7), (np.int32(7),), np.array([7]))),
+        *(sample_von_mises(key, np.int64(0), number, [np.uint8(7)]) for number in (np.float64(1), np.int8(1), 1)),
+        sample_von_mises(key, 0.0, 1.0, [7], np.float32, method="auto"),
     ):
         np.testing.assert_array_equal(x, first)
     assert not compiled
@@ -528,6 +531,8 @@ def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
     for x in (
         sample_von_mises(key, zero, many, dtype="float32"),
         sample_von_mises(key, 0, many),
+        sample_von_mises(key, 0, many.tolist()),
+        sample_von_mises(key, 0, many.astype(np.float64), many.shape),
         jvm.VonMises(0.0, many).sample(key),
     ):
         np.testing.assert_array_equal(x, first)

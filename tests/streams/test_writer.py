@@ -227,7 +227,7 @@ def test_interrupted_and_resumed(interrupted, angles, tmp_path):
     assert not finished(out)
     with pytest.raises(FileNotFoundError):
         read(out)
-    with pytest.raises(FileNotFoundError, match="there is no finished"):
+    with pytest.raises(FileNotFoundError, match=r"is not finished: 4 of 10 blocks are\. Complete it with resume=True"):
         jax_von_mises.verify_samples(out)
     assert write(out, resume=True, block_rows=77)[3:] == (6, 4, True)
     np.testing.assert_array_equal(read(out), angles)
@@ -483,16 +483,17 @@ def test_store_of_others_is_refused(tmp_path, made):
 
 
 def test_file_of_others(tmp_path):
-    """Only `force` replaces a finished file of others; unfinished files and logs of others are never replaced."""
+    """Neither finished nor unfinished files of others are replaced, nor logs of others, whatever is given."""
     out = tmp_path / "a.npy"
     np.save(out, np.zeros(3))
-    for options in ({}, {"resume": True}):
+    for options in ({}, {"resume": True}, {"force": True}):
         with pytest.raises(FileExistsError):
             write(out, **options)
-    with pytest.raises(FileNotFoundError, match=r"no finished file with its \.blocks"):
+    with pytest.raises(FileNotFoundError, match=r"has no .*a\.npy\.blocks next to it"):
         jax_von_mises.verify_samples(out)
     assert np.load(out).shape == (3,)
-    assert write(out, force=True).drawn == 10
+    out.unlink()
+    write(out)
     for name in ("b.npy.partial", "b.npy.blocks", "b.npy.partial.blocks"):
         (tmp_path / name).write_text("of the user")
         for options in ({}, {"resume": True}, {"force": True}):
@@ -711,10 +712,63 @@ def test_file_of_others_beside_a_list_of_blocks(tmp_path):
     write(out)
     np.save(out, np.zeros(10_000))
     before = out.read_bytes()
-    for options in ({"resume": True}, {"resume": True, "repair": True}):
+    for options in ({"resume": True}, {"resume": True, "repair": True}, {"force": True}):
         with pytest.raises(FileExistsError, match=r"is not the file that its \.blocks describes"):
             write(out, **options)
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_file_of_others_that_appears_during_a_run(tmp_path, ours):
+    """Neither `force` nor the end of a run that replaces a file replaces one that another program saved meanwhile."""
+    out = tmp_path / "a.npy"
+    if ours:
+        write(out)
+    with pytest.raises(Stop):
+        write(out, loc=1.0, force=ours, progress=stop_after(3))
+    out.write_text("of the user")
+    for options in ({"force": True}, {"resume": True}):
+        with pytest.raises(FileExistsError, match="move it away"):
+            write(out, loc=1.0, **options)
+        assert out.read_text() == "of the user"
+    out.unlink()
+    write(out, loc=1.0, resume=True)
+    as_alone(out, tmp_path, loc=1.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_verified(tmp_path, kind):
+    """The message says whether nothing is there, or another program's, or another format."""
+    out = tmp_path / f"a.{kind}"
+    with pytest.raises(FileNotFoundError, match=f"a.{kind}: there is no such {'file' if kind == 'npy' else 'store'}"):
+        jax_von_mises.verify_samples(out)
+    write(out, 3_000)
+    log = tmp_path / "a.npy.blocks" if kind == "npy" else out / "stream.json"
+    text = log.read_text()
+    log.write_text(text.replace("stream 2", "stream 1", 1))
+    for call in (lambda: jax_von_mises.verify_samples(out), lambda: write(out, 3_000, resume=True)):
+        with pytest.raises(FileExistsError, match=r"has format jax_von_mises stream 1, but this version .* reads "):
+            call()
+    log.unlink()
+    with pytest.raises(FileNotFoundError, match=f"has no .*{log.name} "):
+        jax_von_mises.verify_samples(out)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.skipif(disk.fcntl is None, reason="locks need POSIX")
+def test_file_system_without_locks(tmp_path, monkeypatch, code):
+    """One warning says that concurrent runs are not noticed; the file is written."""
+
+    def flock(descriptor, operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(disk.fcntl, "flock", flock)
+    with pytest.warns(RuntimeWarning, match=rf"cannot be locked \({os.strerror(code)}\), so two runs") as seen:
+        write(tmp_path / "a.npy", 3_000)
+    assert [warning.filename for warning in seen] == [__file__]
+    write(tmp_path / "b.npy", 3_000)
+    monkeypatch.undo()
+    as_alone(tmp_path / "a.npy", tmp_path, total=3_000)
 
 
 def test_old_file_is_not_taken_for_the_new_one(tmp_path):
