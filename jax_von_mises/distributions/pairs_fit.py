@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jax_von_mises import arguments
 from jax_von_mises.functions.samples import HostSets, WeightedSets, power_of_two, warn_of_degrees
 from jax_von_mises.numerics.pairs import models, moments
 
@@ -218,15 +219,16 @@ def fit(
     axis: int | Sequence[int] | None = None,
 ) -> Parameters:
     """Return the maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
-    sets = WeightedSets.of(caller, "pair", samples, weights, axis, event_ndim=1)
-    shape = np.shape(sets.samples)
+    samples = arguments.parameter(caller, "samples", samples)
+    shape = np.shape(samples)
     if not shape or shape[-1] != 2:
         raise ValueError(
             f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
             "Put them together with jnp.stack([phi, psi], axis=-1)."
         )
+    sets = WeightedSets.of(caller, "pair", samples, weights, axis, event_ndim=1)
     warn_of_degrees(caller, sets.samples)
-    host = HostSets.of(sets)
+    host = HostSets.of(caller, sets)
     dtype, x, share = host.dtype, host.x, host.share
     origins = np.arctan2(*(np.einsum("sn,sni->si", share, function(x)) for function in (np.sin, np.cos)))
     products = products_of(turns_removed(x - origins[:, None]), share)
