@@ -36,8 +36,9 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 # Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
 # their densities have two modes.
 RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
-# Starts are chosen among at most this many samples of a data set, and among fewer if they have more numbers than this.
-MOST_PLACES, MOST_NUMBERS = 2**14, 2**20
+# Starts are found and compared on at most this many samples of a data set, and on fewer if they have more numbers than
+# the second, but on so many for each component.
+MOST_PLACES, MOST_NUMBERS, FOR_EACH = 2**14, 2**19, 128
 # A component of a start is placed at one of as many samples as there are components, but at most this number.
 MOST_TRIED = 32
 # Up to this dimension, 1 - cos of the angle between two directions is computed from their difference, and above it from
@@ -394,9 +395,9 @@ def climb(data: Data, best: Best, start: Terms, steps: int, tolerance: float) ->
             break
 
 
-def places_of(components: int) -> int:
-    """Return the largest number of samples of a start; samples of many components take long to compare."""
-    return max(min(MOST_PLACES, MOST_NUMBERS // components), MOST_PLACES // 4)
+def places_of(length: int, number: int) -> int:
+    """Return how many samples with `length` numbers serve a start of `number` components; long ones take much time."""
+    return min(max(MOST_NUMBERS // length, FOR_EACH * number, MOST_PLACES // 4), MOST_PLACES)
 
 
 def seed(family: Family, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
@@ -407,22 +408,24 @@ def seed(family: Family, generator: np.random.Generator, number: int, x: Array, 
     one that reduces the mean of these squares most is taken; in many dimensions, clusters are not much nearer to
     themselves than to each other.
     """
-    most = places_of(x.shape[1])
+    most = places_of(x.shape[1], number)
     if len(x) > most:
         chosen = generator.choice(len(x), most, p=share / share.sum())
         x, share = x[chosen], np.full(most, 1 / most)
+    # Float32 is enough to compare directions in many dimensions, as in `over_directions`.
+    rough = x.astype(np.float32) if x.shape[1] > FEW_COMPONENTS else x
     nearest, owner, places = np.full(len(x), np.inf), np.zeros(len(x), int), []
     for j in range(number):
         chance = share * (nearest if j else 1)
         chance = chance if chance.sum() > 0 else share
-        tried = x[generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())]
-        apart = np.minimum(family.apart(x, tried), nearest)
+        tried = generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())
+        apart = np.minimum(family.apart(rough, rough[tried]), nearest)
         best = np.argmin(apart @ share)
-        places.append(tried[best])
+        places.append(x[tried[best]])
         owner, nearest = np.where(apart[best] < nearest, j, owner), apart[best]
-    owned = [np.where(owner == j, share, 0) for j in range(number)]
-    parameters = np.stack([family.rough(place, x, own) for place, own in zip(places, owned, strict=True)])
-    return Terms(np.log(np.maximum([own.sum() for own in owned], 1e-3)), parameters)
+    owned = [owner == j for j in range(number)]
+    parameters = np.stack([family.rough(place, x[own], share[own]) for place, own in zip(places, owned, strict=True)])
+    return Terms(np.log(np.maximum([share[own].sum() for own in owned], 1e-3)), parameters)
 
 
 def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: int, odd: bool) -> Terms:

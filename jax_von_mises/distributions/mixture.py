@@ -335,8 +335,8 @@ class Mixture(OfDensity):
         key : jax.Array, optional
             Random key of the starts; ``jax.random.key(0)`` by default, so that fits are reproducible.
         starts : int
-            Number of starts. Each takes a few steps, on 2^14 of the samples if there are more, or on fewer above 64
-            dimensions, down to 2^12. The one with the largest likelihood continues. The starts are spread over the samples, as in k-means++. For pairs of
+            Number of starts. Each takes a few steps, on 2^14 of the samples if there are more, or on fewer, down to
+            2^12, above 32 dimensions. The one with the largest likelihood continues. The starts are spread over the samples, as in k-means++. For pairs of
             angles, every second start has random locations and correlations.
         steps : int
             Largest number of steps.
@@ -432,10 +432,11 @@ class Mixture(OfDensity):
         data = few = em.Data(family, *host.on_device(), largest)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
-        places = em.places_of(host.x.shape[2])
-        if starts > 0 and host.x.shape[1] > places:
-            host = host.some(places, generator)
-            few = em.Data(family, *host.on_device(), data.largest)
+        if starts > 0:
+            places = em.places_of(host.x.shape[2], counts["number"])
+            if host.x.shape[1] > places:
+                host = host.some(places, generator)
+                few = em.Data(family, *host.on_device(), largest)
 
         def first(i: int) -> em.Terms:
             if start is not None:
