@@ -23,7 +23,8 @@ from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere.vectors import integers_of
 
 # The first angles look like another unit than radians if one of them is beyond a turn and all are multiples of a step
-# (whole degrees, hours, days, or tenths), or if most are beyond two turns; and none is beyond ten turns in degrees.
+# (whole degrees, hours, days, or tenths), or if most are beyond two turns, and in an order that is not that of an
+# unwrapped phase, which moves by less than half a turn at a time; in both cases not beyond ten turns in degrees.
 FIRST, STEP, ONE_TURN, TWO_TURNS, TEN_TURNS = 1000, 0.05, 6.5, 4 * np.pi, 3600.0
 # Number of summands in a block.
 SUM_BLOCK = 2**14
@@ -195,14 +196,15 @@ def warn_of_degrees(caller: str, angles: Any) -> None:
     """Warn once for each place of a call if checked angles, known and in the host's memory, look like degrees."""
     if not on_host(angles):
         return
-    first = np.abs(np.ravel(np.asarray(angles))[:FIRST].astype(np.float64))
+    first = np.ravel(np.asarray(angles))[:FIRST].astype(np.float64)
     first = first[np.isfinite(first)]
+    moves, first = np.diff(first), np.abs(first)
     if not first.size or np.max(first) <= ONE_TURN:
         return
-    steps = first / STEP
+    steps, one_way = first / STEP, np.all(moves >= 0) or np.all(moves <= 0)
     if np.max(first) <= TEN_TURNS and np.all(np.abs(steps - np.rint(steps)) <= 2e-7 * steps):
         why = f"they go beyond one turn, up to {np.max(first):g}, and are whole or rounded numbers"
-    elif np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5:
+    elif np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5 and (one_way or np.any(np.abs(moves) > np.pi)):
         why = "most are beyond two turns"
     else:
         return
