@@ -562,7 +562,9 @@ def weighted(mixture: Mixture) -> em.Components:
     none = mixture.log_weights() == -jnp.inf
 
     def chosen(leaf: jax.Array) -> jax.Array:
-        return jnp.where(jnp.broadcast_to(none.reshape(*none.shape, *[1] * (leaf.ndim - none.ndim)), leaf.shape), 0, leaf)
+        return jnp.where(
+            jnp.broadcast_to(none.reshape(*none.shape, *[1] * (leaf.ndim - none.ndim)), leaf.shape), 0, leaf
+        )
 
     components: em.Components = jax.tree.map(chosen, mixture.components)
     return components

@@ -418,9 +418,7 @@ def test_degrees_are_noticed():
         lambda: jvm.fit(np.arange(1, 366, 3)),  # days of the year
         *(lambda k=k: jvm.Mixture.fit(degrees if k is kinds[0] else pairs, k, **quick) for k in kinds),
     ):
-        with pytest.warns(
-            UserWarning, match=r"fit: the angles look like degrees .*jnp.deg2rad.*filterwarnings"
-        ) as w:
+        with pytest.warns(UserWarning, match=r"fit: the angles look like degrees .*jnp.deg2rad.*filterwarnings") as w:
             call()
         assert w[0].filename == __file__
     with warnings.catch_warnings():
