@@ -336,17 +336,18 @@ class Mixture(OfDensity):
             Random key of the starts; ``jax.random.key(0)`` by default, so that fits are reproducible.
         starts : int
             Number of starts. Each takes a few steps, on 2^14 of the samples if there are more, or on fewer, down to
-            2^12, above 32 dimensions. The one with the largest likelihood continues. The starts are spread over the samples, as in k-means++. For pairs of
-            angles, every second start has random locations and correlations.
+            2^12, above 32 dimensions. The one with the largest likelihood continues. The starts are spread over the
+            samples, as in k-means++. For pairs of angles, every second start has random locations and correlations.
         steps : int
             Largest number of steps.
         tolerance : float
             The fit ends when a step increases the mean log likelihood by no more than this; finite. With a negative
             number, it takes all `steps`.
         largest_concentration : float
-            Largest concentration of a component, also of the start, above 0 and finite. Without this limit, the likelihood would be unbounded for a component
-            on a single sample. Directions in d dimensions that are close together have a concentration of about
-            (d - 1) / (2 (1 - c)), with the mean c of the cosine of the angle to their mean direction.
+            Largest concentration of a component, also of the start, above 0 and finite. Without this limit, the
+            likelihood would be unbounded for a component on a single sample. Directions in d dimensions that are close
+            together have a concentration of about (d - 1) / (2 (1 - c)), with the mean c of the cosine of the angle to
+            their mean direction.
         tied : bool
             Give all components of a mixture the same concentration (for each angle, on a torus). Pairs have no such
             fit.
@@ -391,8 +392,8 @@ class Mixture(OfDensity):
             )
         if start is None and number is None and isinstance(weights, int):
             raise TypeError(
-                f"{caller}: {arguments.safe_repr(weights)} was taken for `weights`, the third argument. Give the number "
-                f"of components by name: Mixture.fit(samples, {kind.__name__}, number={arguments.safe_repr(weights)})."
+                f"{caller}: {arguments.safe_repr(weights)} was taken for `weights`, the third argument. Give the "
+                f"number of components by name: Mixture.fit(samples, {kind.__name__}, number={arguments.safe_repr(weights)})."
             )
         if (start is None) == (number is None):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")

@@ -259,8 +259,8 @@ class VonMisesFisher(Parametric):
     ) -> "VonMisesFisher":
         r"""Fit the distribution to directions by maximum likelihood.
 
-        The estimates are the direction of the mean unit vector, and the concentration at which the mean resultant length
-        equals the length of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
+        The estimates are the direction of the mean unit vector, and the concentration at which the mean resultant
+        length equals the length of that vector (Mardia and Jupp, *Directional Statistics*, 2000, section 10.3.1).
 
         Parameters
         ----------
@@ -287,9 +287,9 @@ class VonMisesFisher(Parametric):
         VonMisesFisher
             The concentration has a relative error of about 1e-6 (float32) or 1e-14 (float64). It is inf if all
             directions are equal up to rounding. The estimates are NaN without vectors, without positive weights, for a
-            negative weight, and for a vector of positive weight that is zero or not finite. A given `mean_direction` is returned
-            with the length 1, and NaN if it is zero or not finite; the concentration is 0 if the mean cosine of the
-            angles to it is negative. The estimates have derivatives with respect to `samples`, `weights` and
+            negative weight, and for a vector of positive weight that is zero or not finite. A given `mean_direction` is
+            returned with the length 1, and NaN if it is zero or not finite; the concentration is 0 if the mean cosine
+            of the angles to it is negative. The estimates have derivatives with respect to `samples`, `weights` and
             `mean_direction`.
 
         Raises

@@ -79,8 +79,9 @@ def fit(
         1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. It is inf if all angles are equal. For evenly
         spread angles, it is 0 up to rounding, and the direction is arbitrary. The estimates are NaN without angles,
         without positive weights, for a negative weight, and for an angle of positive weight that is not finite or
-        exceeds 2^24 rad (2^53 in float64) in magnitude, where floats do not determine a direction. A given `loc` is returned unchanged; the
-        concentration is 0 if the mean of :math:`\cos(x - \mathrm{loc})` is negative, and NaN for an invalid `loc`.
+        exceeds 2^24 rad (2^53 in float64) in magnitude, where floats do not determine a direction. A given `loc` is
+        returned unchanged; the concentration is 0 if the mean of :math:`\cos(x - \mathrm{loc})` is negative, and NaN
+        for an invalid `loc`.
 
     Raises
     ------

@@ -209,8 +209,8 @@ def warn_of_degrees(caller: str, angles: Any) -> None:
     else:
         return
     warnings.warn(
-        f"{caller}: the angles look like degrees or hours, since {why}. Convert degrees with jnp.deg2rad, and other units "
-        "with a factor of 2 pi over their number in a turn. If they are radians, ignore this: "
+        f"{caller}: the angles look like degrees or hours, since {why}. Convert degrees with jnp.deg2rad, and other "
+        "units with a factor of 2 pi over their number in a turn. If they are radians, ignore this: "
         "warnings.filterwarnings('ignore', '.*look like degrees')",
         UserWarning,
         stacklevel=depth_of_caller(),
@@ -317,9 +317,9 @@ def refuse_unusable(caller: str, samples: Any, unusable: "np.ndarray[Any, np.dty
     if not len(places):
         return
     named = ", ".join(str(place.tolist()) if len(place) != 1 else str(place[0]) for place in places[:NAMED])
-    why = "a zero vector has no direction, and" if directions else "an angle must be finite and not huge, and"
+    allowed = "finite, and not a zero vector" if directions else "finite, and at most 2^24 rad (2^53 in float64)"
     raise ValueError(
-        f"{caller}: {len(places)} of {unusable.size} samples cannot be used: {why} NaN and inf are not allowed. They have "
+        f"{caller}: {len(places)} of {unusable.size} samples cannot be used, since a sample must be {allowed}. They have "
         f"the indices {named}{', ...' if len(places) > NAMED else ''}; the first is "
         f"{arguments.safe_repr(np.asarray(samples)[tuple(places[0])].tolist())}. Drop them, or give them the weight 0."
     )

@@ -130,7 +130,7 @@ def test_weights_batches_and_samples_that_cannot_be_fitted(key):
     bad = np.stack([x[0], x[0], x[0], x[0]])
     bad[1, 3], bad[2, 5, 1] = 0, np.nan
     with pytest.raises(
-        ValueError, match=r"2 of 1600 samples .* zero vector .* indices \[1, 3\], \[2, 5\]; the first is"
+        ValueError, match=r"2 of 1600 samples .* zero vector.* indices \[1, 3\], \[2, 5\]; the first is"
     ):
         Mixture.fit(bad, VonMisesFisher, number=2, axis=1, starts=1)
     capped = Mixture.fit(np.eye(3, dtype=np.float32), VonMisesFisher, number=3, largest_concentration=123.0)
