@@ -392,8 +392,8 @@ class Mixture(OfDensity):
             )
         if start is None and number is None and isinstance(weights, int):
             raise TypeError(
-                f"{caller}: {arguments.safe_repr(weights)} was taken for `weights`, the third argument. Give the "
-                f"number of components by name: Mixture.fit(samples, {kind.__name__}, number={arguments.safe_repr(weights)})."
+                f"{caller}: {weights!r} was taken for `weights`, the third argument. Give the number of components by "
+                f"name: Mixture.fit(samples, {kind.__name__}, number={weights!r})."
             )
         if (start is None) == (number is None):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")

@@ -319,8 +319,8 @@ def refuse_unusable(caller: str, samples: Any, unusable: "np.ndarray[Any, np.dty
     named = ", ".join(str(place.tolist()) if len(place) != 1 else str(place[0]) for place in places[:NAMED])
     allowed = "finite, and not a zero vector" if directions else "finite, and at most 2^24 rad (2^53 in float64)"
     raise ValueError(
-        f"{caller}: {len(places)} of {unusable.size} samples cannot be used, since a sample must be {allowed}. They have "
-        f"the indices {named}{', ...' if len(places) > NAMED else ''}; the first is "
+        f"{caller}: {len(places)} of {unusable.size} samples cannot be used, since a sample must be {allowed}. They "
+        f"have the indices {named}{', ...' if len(places) > NAMED else ''}; the first is "
         f"{arguments.safe_repr(np.asarray(samples)[tuple(places[0])].tolist())}. Drop them, or give them the weight 0."
     )
 
