@@ -458,8 +458,8 @@ def standard_errors(dimension: int, size: jax.Array, kappa: jax.Array) -> tuple[
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def fitted(sets: WeightedSets, dimension: int, bias_correction: bool) -> Estimate:
     """Return the estimates from checked samples."""
-    x, share = sets.rows()
-    x = vectors.direction_of(jnp.moveaxis(x, 0, -1))
+    components, share = sets.rows()
+    x = vectors.direction_of(jnp.moveaxis(components, 0, -1))
     known = sets.known is not None
     if known:
         direction = vectors.direction_of(sets.place())

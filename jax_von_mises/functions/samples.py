@@ -78,17 +78,18 @@ class WeightedSets:
         sets = cls(arrays["samples"], arrays.get("weights"), None, None, (), event_ndim, dtype)
         batch = sets.batch
         axes = axes_of(caller, axis, len(batch))
-        weights = sets.weights
-        if weights is not None:
-            if np.ndim(weights) == 1 and len(axes) == 1 and len(batch) > 1:
-                weights = weights.reshape(tuple(-1 if i == axes[0] else 1 for i in range(len(batch))))
-            if not arguments.broadcasts(np.shape(weights), batch):
+        aligned: Any = sets.weights
+        if aligned is not None:
+            if np.ndim(aligned) == 1 and len(axes) == 1 and len(batch) > 1:
+                aligned = np.asarray(aligned) if on_host(aligned) else aligned  # NumPy compiles nothing
+                aligned = aligned.reshape(tuple(-1 if i == axes[0] else 1 for i in range(len(batch))))
+            if not arguments.broadcasts(np.shape(aligned), batch):
                 raise ValueError(
                     f"{caller}: weights of shape {np.shape(sets.weights)} do not broadcast to samples of shape {batch}"
                     f"{', without their last axis' if event_ndim else ''}. Give one weight for each {one}, or one for "
                     "each position along a single axis."
                 )
-        sets = dataclasses.replace(sets, weights=weights, axes=axes)
+        sets = dataclasses.replace(sets, weights=aligned, axes=axes)
         if size is not None:
             sets = dataclasses.replace(sets, size=arguments.parameter(caller, "size", size))
             if not arguments.broadcasts(np.shape(sets.size), sets.kept):

