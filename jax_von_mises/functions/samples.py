@@ -22,7 +22,7 @@ from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere.vectors import integers_of
 
-# The first angles look like another unit than radians if one of them is beyond a turn and all are multiples of a step
+# The first angles look like another unit than radians if a quarter is beyond a turn and all are multiples of a step
 # (whole degrees, hours, days, or tenths), or if most are beyond two turns, and in an order that is not that of an
 # unwrapped phase, which moves by less than half a turn at a time; in both cases not beyond ten turns in degrees.
 FIRST, STEP, ONE_TURN, TWO_TURNS, TEN_TURNS = 1000, 0.05, 6.5, 4 * np.pi, 3600.0
@@ -136,7 +136,8 @@ class WeightedSets:
                 values = np.asarray(values, compute)
             event = values.shape[len(batch) :]
             values = values.transpose(*order, *range(len(batch), values.ndim)).reshape(*self.kept, number, *event)
-            return np.pad(values, [(0, 0)] * kept + [(0, rest)] + [(0, 0)] * len(event))
+            # `device_put` is an explicit transfer, which `jax.transfer_guard` allows.
+            return jax.device_put(np.pad(values, [(0, 0)] * kept + [(0, rest)] + [(0, 0)] * len(event)))
 
         weights = np.ones((), compute) if self.weights is None else np.asarray(self.weights)
         weights = rows(np.broadcast_to(weights, batch))
@@ -203,7 +204,8 @@ def warn_of_degrees(caller: str, angles: Any) -> None:
     if not first.size or np.max(first) <= ONE_TURN:
         return
     steps, one_way = first / STEP, np.all(moves >= 0) or np.all(moves <= 0)
-    if np.max(first) <= TEN_TURNS and np.all(np.abs(steps - np.rint(steps)) <= 2e-7 * steps):
+    coarse = np.max(first) <= TEN_TURNS and np.all(np.abs(steps - np.rint(steps)) <= 2e-7 * steps)
+    if coarse and np.mean(first > ONE_TURN) > 0.25:
         why = f"they go beyond one turn, up to {np.max(first):g}, and are whole or rounded numbers"
     elif np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5 and (one_way or np.any(np.abs(moves) > np.pi)):
         why = "most are beyond two turns"
