@@ -55,7 +55,8 @@ def fit(
         Angles in radians, of any float dtype; bfloat16 and float16 are computed in float32. Convert degrees with
         ``jnp.deg2rad``: they would give a wrong estimate. A warning says that angles, known and in the host's memory,
         look like degrees or hours, if of the first 1,000 more than a quarter are beyond one turn, none beyond 3,600,
-        and all multiples of 0.05, or if most are beyond two turns. Unwrapped phases, with steps below pi to and fro, give none.
+        and all multiples of 0.05, or if most are beyond two turns. Unwrapped phases, with steps below pi to and fro,
+        give none.
     weights : array, optional
         Number of times that each angle was observed, 0 or more, also fractions; broadcasts to `samples`, or is
         one-dimensional along a single `axis`. A value of weight 0 is ignored, also NaN. Weights below the smallest
