@@ -168,6 +168,21 @@ def test_ctrl_c_keeps_the_best(key, monkeypatch, finished):
     assert mean_log_prob(best, x) > mean_log_prob(ANGLES, x) - 0.1
 
 
+def test_starts_use_some_of_many_samples(key, monkeypatch):
+    """More than 2^14 samples are all used only by the steps after the starts."""
+    sizes, right = [], em.Data.step
+
+    def step(data, at):
+        sizes.append(data.x.shape[-1])
+        return right(data, at)
+
+    monkeypatch.setattr(em.Data, "step", step)
+    Mixture.fit(np.resize(np.asarray(ANGLES.sample(key, (1000,))), 20_000), VonMises, number=2, starts=2, steps=1)
+    assert sizes[:-2] == [2**14] * (len(sizes) - 2)
+    assert sizes[-2:] == [2**15] * 2
+    assert [em.places_of(d, 20) for d in (1, 32, 64, 384)] == [2**14, 2**14, 2**13, 2**12]
+
+
 def test_progress_counts_all_steps(key, capsys):
     pytest.importorskip("tqdm")
     x = ANGLES.sample(key, (100,))
