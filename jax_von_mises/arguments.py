@@ -144,7 +144,8 @@ def parameter(caller: str, name: str, value: Any) -> Any:
         )
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(
-            f"{caller}: {name} is a masked array, which is not supported. Use x.compressed() or x.filled(np.nan)."
+            f"{caller}: {name} is a masked array, which is not supported. Drop the missing values with x.compressed(), "
+            "or call x.filled(np.nan) and, in a fit, give them the weight 0: weights=~np.ma.getmaskarray(x) * 1.0."
         )
     return array
 
@@ -167,6 +168,8 @@ def refuse_units(caller: str, name: str, value: Any) -> None:
 def _described(caller: str, name: str, value: Any, dtype: np.dtype[Any]) -> str:
     """Return what an array or object that holds no real numbers is, and what to give in its place."""
     kind = type(value).__name__
+    if dtype == np.object_ and any(x is None for x in np.ravel(np.asarray(value))[:LONGEST]) and value is not None:
+        return "None among them. Drop missing values, or make them NaN and, in a fit, give them the weight 0"
     if dtype != np.object_ or is_array(value):
         return f"dtype {dtype}. Convert it to one of {', '.join(DTYPES)}"
     # For a distribution, name its parameter, and its method that does what the caller does.
@@ -401,6 +404,22 @@ def flag(caller: str, name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{caller}: {name}={safe_repr(value)} must be True or False.")
     return bool(value)
+
+
+def finite_number(caller: str, name: str, value: Any, above: float = -math.inf) -> float:
+    """Return a finite real number above `above` as a float; a traced one raises JAX's error."""
+    if is_array(value) and np.ndim(value) == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{caller}: {name}={safe_repr(value)} must be a real number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not above < number < math.inf:
+        allowed = "finite" if above == -math.inf else f"finite and above {above:g}"
+        raise ValueError(f"{caller}: {name}={safe_repr(value)} must be {allowed}.")
+    return number
 
 
 def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> float:

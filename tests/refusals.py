@@ -154,7 +154,10 @@ FUNCTIONS = {
         "fit": Refusal(
             jvm.fit,
             {"samples": np.ones(3, np.float32)},
-            {"samples": "numbers", "weights": "numbers", "axis": "axis", "loc": "vector", "bias_correction": "flag"},
+            {
+                **{"samples": "numbers", "weights": "numbers", "axis": "axis", "loc": "vector"},
+                **{"bias_correction": "flag", "size": "vector"},
+            },
         ),
         "VonMises": Refusal(
             lambda **given: jvm.VonMises(**given, validate_args=True), PARAMETERS, dict.fromkeys(PARAMETERS, "numbers")
@@ -232,7 +235,7 @@ FUNCTIONS = {
             {"samples": np.eye(3, dtype=np.float32)},
             {
                 **{"samples": "numbers", "weights": "numbers", "axis": "axis"},
-                **{"mean_direction": "vector", "bias_correction": "flag"},
+                **{"mean_direction": "vector", "bias_correction": "flag", "size": "vector"},
             },
         ),
         "IsotropicGaussianSO3": Refusal(

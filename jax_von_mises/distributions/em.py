@@ -36,12 +36,11 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 # Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
 # their densities have two modes.
 RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
-# Starts are chosen among at most this many samples of a data set, and among fewer if they have more numbers than this.
-MOST_PLACES, MOST_NUMBERS = 2**14, 2**20
+# Starts are found and compared on at most this many samples of a data set, and on fewer if they have more numbers than
+# the second, but on so many for each component.
+MOST_PLACES, MOST_NUMBERS, FOR_EACH = 2**14, 2**19, 128
 # A component of a start is placed at one of as many samples as there are components, but at most this number.
 MOST_TRIED = 32
-# From this number of samples on, starts are compared on `MOST_PLACES` of them.
-MANY = 2**16
 # Up to this dimension, 1 - cos of the angle between two directions is computed from their difference, and above it from
 # a product of matrices, with a rounding error of 1e-7 in float32.
 FEW_COMPONENTS = 16
@@ -78,15 +77,15 @@ class Terms(NamedTuple):
         return Terms(*map(functools.partial(kept, chosen), self, others))
 
 
-# What a program over the data returns: the mean log likelihood of each data set, the weight of each component, and what
-# the family needs for new parameters.
+# What a program over the data returns: the mean log likelihood of each data set, the logarithm of the weight of each
+# component, and what the family needs for new parameters.
 Explained = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def responsibilities(
     log_weights: jax.Array, densities: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the mean log likelihoods (sets,), the weights of the components, and those of all samples in them.
+    """Return the mean log likelihoods (sets,), logarithms of the components' weights, and shares of samples in them.
 
     Parameters
     ----------
@@ -97,13 +96,17 @@ def responsibilities(
     share : array
         Weights of the samples, of shape (sets, n).
     """
-    joint = jnp.moveaxis(log_of_term(log_weights[..., None], densities), 1, -1)
-    log_prob = special.logsumexp(joint, axis=-1)
-    weights = jnp.moveaxis(posterior(joint), -1, 1) * share[:, None]
+    joint = log_of_term(log_weights[..., None], densities)
+    log_prob = special.logsumexp(joint, axis=1)
+    among = joint - jnp.where(log_prob == -jnp.inf, 0, log_prob)[:, None] + jnp.log(share)[:, None]
+    # Divide by the largest, since all may underflow.
+    top = jnp.max(among, -1, keepdims=True)
+    top = jnp.where(top == -jnp.inf, 0, top)
+    weights = jnp.exp(among - top)
     weight = total(weights)
     return (
         total(share * jnp.where(share > 0, log_prob, 0)),
-        weight,
+        top[..., 0] + jnp.log(weight),
         weights / jnp.where(weight > 0, weight, 1)[..., None],
     )
 
@@ -117,7 +120,7 @@ def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, paramete
     loc, k = parameters[:, :, 0, :, None], parameters[:, :, 1, :, None]
     apart = deviation(x[:, None], loc)[0]
     densities = jnp.sum(log_density(apart, jnp.broadcast_to(k, apart.shape)), 2)
-    value, weight, weights = responsibilities(log_weights, densities, share)
+    value, log_weight, weights = responsibilities(log_weights, densities, share)
     half = 0.5 * apart
     sine = jnp.sin(half)
     means = (total(weights[:, :, None] * each) for each in (2 * sine * jnp.cos(half), 2 * sine * sine))
@@ -125,15 +128,15 @@ def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, paramete
     length = jnp.hypot(sine, 1 - versine)
     rest = jnp.maximum(versine * (2 - versine) - sine * sine, 0) / (1 + length)
     if tied:
-        length, rest = (pooled(weight, each) for each in (length, rest))
+        length, rest = (pooled(log_weight, each) for each in (length, rest))
     move = jnp.arctan2(sine, 1 - versine)
     k = jnp.broadcast_to(bessel.inverse_ratio(length, rest), move.shape)
-    return value, weight, jnp.stack([move, k], 2)
+    return value, log_weight, jnp.stack([move, k], 2)
 
 
-def pooled(weight: jax.Array, each: jax.Array) -> jax.Array:
+def pooled(log_weight: jax.Array, each: jax.Array) -> jax.Array:
     """Return the weighted mean of the components of a data set, along the second axis, which keeps the length 1."""
-    weight = weight.reshape(*weight.shape, *[1] * (each.ndim - 2))
+    weight = jnp.exp(log_weight).reshape(*log_weight.shape, *[1] * (each.ndim - 2))
     return jnp.sum(weight * each, 1, keepdims=True) / jnp.sum(weight, 1, keepdims=True)
 
 
@@ -152,7 +155,7 @@ def over_directions(
     else:
         versine = jnp.maximum(1 - jnp.einsum("sdn,sjd->sjn", x, mean, precision=exact), 0)
     densities = -(k[..., None] * versine) - sphere.log_norm(k, d)[..., None]
-    value, weight, weights = responsibilities(log_weights, densities, share)
+    value, log_weight, weights = responsibilities(log_weights, densities, share)
     # Sum in blocks, so that rounding errors grow only with the number of blocks.
     block = min(x.shape[-1], MOST_PLACES)
     left, right = (each.reshape(*each.shape[:-1], -1, block) for each in (weights, x))
@@ -164,9 +167,9 @@ def over_directions(
     rest = jnp.where(length > 0.5, jnp.maximum(square, 0) / (1 + length), 1 - length)
     direction = centre / jnp.where(length > 0, length, 1)[..., None]
     if tied:
-        length, rest = (pooled(weight, each) for each in (length, rest))
-    k = jnp.broadcast_to(sphere.concentration_of(length, rest, d), weight.shape)
-    return value, weight, jnp.concatenate([direction, k[..., None]], -1)
+        length, rest = (pooled(log_weight, each) for each in (length, rest))
+    k = jnp.broadcast_to(sphere.concentration_of(length, rest, d), log_weight.shape)
+    return value, log_weight, jnp.concatenate([direction, k[..., None]], -1)
 
 
 @functools.partial(jax.jit, static_argnames="kind")
@@ -178,7 +181,7 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
     alpha, beta, k1, k2, r, log_total = (parameters[..., i, None] for i in range(6))
     a, b = (deviation(x[:, i, None], loc)[0] for i, loc in enumerate((alpha, beta)))
     k = (jnp.broadcast_to(each, a.shape) for each in (k1, k2, r))
-    value, weight, weights = responsibilities(log_weights, moments.exponent(kind, a, b, *k) - log_total, share)
+    value, log_weight, weights = responsibilities(log_weights, moments.exponent(kind, a, b, *k) - log_total, share)
 
     def functions(apart: jax.Array) -> jax.Array:
         sine = jnp.sin(0.5 * apart)
@@ -189,7 +192,7 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
     weights = weights.reshape(*weights.shape[:-1], 1, -1, min(weights.shape[-1], MOST_PLACES))
     left, right = weights * functions(a), functions(b)
     products = jnp.einsum("sjami,sjbmi->sjabm", left, right, precision=lax.Precision.HIGHEST)
-    return value, weight, jnp.sum(products, -1)
+    return value, log_weight, jnp.sum(products, -1)
 
 
 class Clusters:
@@ -199,11 +202,12 @@ class Clusters:
     of_concentrations: ClassVar[Any]
     """The index of the concentrations in `parameters` (sets, j, ...)."""
 
-    def completed(self, parameters: Array) -> Array:
-        """Return `parameters` of a start, with equal concentrations if they are tied."""
+    def completed(self, parameters: Array, largest: float) -> Array:
+        """Return `parameters` of a start, with concentrations up to `largest`, which are equal if they are tied."""
+        parameters, place = parameters.copy(), self.of_concentrations
         if self.tied:
-            parameters, place = parameters.copy(), self.of_concentrations
             parameters[place] = parameters[place].mean(1, keepdims=True)
+        parameters[place] = np.minimum(parameters[place], largest)
         return parameters
 
     def random(self, generator: np.random.Generator, number: int) -> Array | None:
@@ -321,9 +325,10 @@ class Dependent:
         k, r = np.full(number, RANDOM_CONCENTRATION), LARGEST_RANDOM_CORRELATION * correlation
         return np.stack([np.pi * phi, np.pi * psi, k, k, r], 1)
 
-    def completed(self, parameters: Array) -> Array:
-        """Append `pairs_fit.cumulants` to parameters (sets, j, 5) of a start."""
-        flat = parameters.reshape(-1, 5)
+    def completed(self, parameters: Array, largest: float) -> Array:
+        """Append `pairs_fit.cumulants` to parameters (sets, j, 5) of a start, after scaling them down to `largest`."""
+        flat = parameters.reshape(-1, 5).copy()
+        flat[:, 2:] *= np.minimum(largest / np.maximum(np.abs(flat[:, 2:]).max(1, keepdims=True), largest), 1)
         known = pairs_fit.known_of(self.kind, flat[:, 2:], self.dtype)
         return np.concatenate([flat, known], 1).reshape(*parameters.shape[:-1], 21)
 
@@ -351,12 +356,11 @@ class Data(NamedTuple):
         empty = np.broadcast_to(self.family.empty, (sets, rest, *self.family.empty.shape))
         parameters = np.concatenate([at.parameters, empty], 1)
         explained = self.family.over(self.x, self.share, log_weights.astype(dtype), parameters.astype(dtype))
-        value, weight, found = (np.asarray(each, np.float64) for each in explained)
-        weight = weight[:, :number]
+        value, log_weights, found = (np.asarray(each, np.float64) for each in explained)
+        log_weights = log_weights[:, :number]
         refitted = self.family.refitted(at.parameters, found[:, :number], self.largest, dtype)
-        some = (weight > 0).reshape(*weight.shape, *[1] * (refitted.ndim - 2))
-        with np.errstate(divide="ignore"):
-            return Terms(np.log(weight), np.where(some, refitted, at.parameters)), value
+        some = (log_weights > -np.inf).reshape(*log_weights.shape, *[1] * (refitted.ndim - 2))
+        return Terms(log_weights, np.where(some, refitted, at.parameters)), value
 
 
 class Best:
@@ -391,6 +395,11 @@ def climb(data: Data, best: Best, start: Terms, steps: int, tolerance: float) ->
             break
 
 
+def places_of(length: int, number: int) -> int:
+    """Return how many samples with `length` numbers serve a start of `number` components; long ones take much time."""
+    return min(max(MOST_NUMBERS // length, FOR_EACH * number, MOST_PLACES // 4), MOST_PLACES)
+
+
 def seed(family: Family, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
     """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
@@ -399,23 +408,24 @@ def seed(family: Family, generator: np.random.Generator, number: int, x: Array, 
     one that reduces the mean of these squares most is taken; in many dimensions, clusters are not much nearer to
     themselves than to each other.
     """
-    # Samples of many components take long to compare.
-    most = max(min(MOST_PLACES, MOST_NUMBERS // x.shape[1]), MOST_PLACES // 4)
+    most = places_of(x.shape[1], number)
     if len(x) > most:
         chosen = generator.choice(len(x), most, p=share / share.sum())
         x, share = x[chosen], np.full(most, 1 / most)
+    # Float32 is enough to compare directions in many dimensions, as in `over_directions`.
+    rough = x.astype(np.float32) if x.shape[1] > FEW_COMPONENTS else x
     nearest, owner, places = np.full(len(x), np.inf), np.zeros(len(x), int), []
     for j in range(number):
         chance = share * (nearest if j else 1)
         chance = chance if chance.sum() > 0 else share
-        tried = x[generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())]
-        apart = np.minimum(family.apart(x, tried), nearest)
+        tried = generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())
+        apart = np.minimum(family.apart(rough, rough[tried]), nearest)
         best = np.argmin(apart @ share)
-        places.append(tried[best])
+        places.append(x[tried[best]])
         owner, nearest = np.where(apart[best] < nearest, j, owner), apart[best]
-    owned = [np.where(owner == j, share, 0) for j in range(number)]
-    parameters = np.stack([family.rough(place, x, own) for place, own in zip(places, owned, strict=True)])
-    return Terms(np.log(np.maximum([own.sum() for own in owned], 1e-3)), parameters)
+    owned = [owner == j for j in range(number)]
+    parameters = np.stack([family.rough(place, x[own], share[own]) for place, own in zip(places, owned, strict=True)])
+    return Terms(np.log(np.maximum([share[own].sum() for own in owned], 1e-3)), parameters)
 
 
 def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: int, odd: bool) -> Terms:
@@ -427,7 +437,7 @@ def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: in
         start = seed(data.family, generator, number, x, share) if others is None else Terms(equal, others)
         found.append(start)
     log_weights, parameters = map(np.stack, zip(*found, strict=True))
-    return Terms(log_weights, data.family.completed(parameters))
+    return Terms(log_weights, data.family.completed(parameters, data.largest))
 
 
 def fit(

@@ -178,7 +178,12 @@ class Mixture(OfDensity):
 
     def _joint(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of each term w_j p_j of the density at `value`, along a new last axis."""
-        return em.log_of_term(self.log_weights(), self._each(self.components.log_prob, value))
+        return em.log_of_term(self.log_weights(), self._each(self._weighted().log_prob, value))
+
+    def _weighted(self) -> em.Components:
+        """Return the components, with the parameters of those of weight 0 replaced, since they may be NaN."""
+        components: em.Components = weighted(self.broadcast())
+        return components
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
@@ -190,7 +195,7 @@ class Mixture(OfDensity):
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """Return the density at `value`."""
-        weights, probs = em.promote_and_broadcast(self.probs, self._each(self.components.prob, value))
+        weights, probs = em.promote_and_broadcast(self.probs, self._each(self._weighted().prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
@@ -252,7 +257,7 @@ class Mixture(OfDensity):
         For directions, return the mean vector, as `VonMisesFisher.mean` does.
         """
         if isinstance(self.components, VonMisesFisher):
-            weights, vectors = em.promote_and_broadcast(self.probs[..., None], self.components.mean())
+            weights, vectors = em.promote_and_broadcast(self.probs[..., None], self._weighted().mean())
             return jnp.sum(weights * jnp.where(weights == 0, 0, vectors), -2)
         cosine, sine = self._resultant()
         return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
@@ -271,8 +276,9 @@ class Mixture(OfDensity):
         """
         if not isinstance(self.components, VonMises):
             return jnp.maximum(1 - self.mean_resultant_length(), 0)
-        half = jnp.sin(0.5 * (self.components.mean() - self.mean()[..., None]))
-        weights, half, within = em.promote_and_broadcast(self.probs, half, self.components.variance())
+        components = self._weighted()
+        half = jnp.sin(0.5 * (components.mean() - self.mean()[..., None]))
+        weights, half, within = em.promote_and_broadcast(self.probs, half, components.variance())
         terms = within + (1 - within) * (2 * half * half)
         return jnp.sum(weights * jnp.where(weights == 0, 0, terms), -1)
 
@@ -280,7 +286,7 @@ class Mixture(OfDensity):
         """Return the mean cosine and sine of each angle."""
         weights = self.probs
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
-        weights, cosine, sine = em.promote_and_broadcast(weights, *resultant(self.components))
+        weights, cosine, sine = em.promote_and_broadcast(weights, *resultant(self._weighted()))
         axis = -1 - len(self.event_shape)
         sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
         return cosine, sine
@@ -318,7 +324,8 @@ class Mixture(OfDensity):
             `VonMises`, `VonMisesFisher`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number`
             components of that class from several random starts, or a mixture to start from.
         weights : array, optional
-            Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles. Weights
+            Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles, or is
+            one-dimensional along a single `axis`. A sample of weight 0 is ignored, also NaN and zero vectors. Weights
             below the smallest normal float (1e-38 in float32) count as 0.
         axis : int or tuple of ints, optional
             Axes of `samples`, not counting that of a point's angles, to estimate over; all by default. The other axes
@@ -328,17 +335,19 @@ class Mixture(OfDensity):
         key : jax.Array, optional
             Random key of the starts; ``jax.random.key(0)`` by default, so that fits are reproducible.
         starts : int
-            Number of starts. Each takes a few steps, on 2^14 of the samples if there are 2^16 or more, and the one with
-            the largest likelihood continues. The starts are spread over the samples, as in k-means++. For pairs of
-            angles, every second start has random locations and correlations.
+            Number of starts. Each takes a few steps, on 2^14 of the samples if there are more, or on fewer, down to
+            2^12, above 32 dimensions. The one with the largest likelihood continues. The starts are spread over the
+            samples, as in k-means++. For pairs of angles, every second start has random locations and correlations.
         steps : int
             Largest number of steps.
         tolerance : float
-            The fit ends when a step increases the mean log likelihood by no more than this.
+            The fit ends when a step increases the mean log likelihood by no more than this; finite. With a negative
+            number, it takes all `steps`.
         largest_concentration : float
-            Largest concentration of a component. Without this limit, the likelihood would be unbounded for a component
-            on a single sample. Directions in d dimensions that are close together have a concentration of about
-            (d - 1) / (2 (1 - c)), with the mean c of the cosine of the angle to their mean direction.
+            Largest concentration of a component, also of the start, above 0 and finite. Without this limit, the
+            likelihood would be unbounded for a component on a single sample. Directions in d dimensions that are close
+            together have a concentration of about (d - 1) / (2 (1 - c)), with the mean c of the cosine of the angle to
+            their mean direction.
         tied : bool
             Give all components of a mixture the same concentration (for each angle, on a torus). Pairs have no such
             fit.
@@ -349,14 +358,15 @@ class Mixture(OfDensity):
         -------
         Mixture
             The best mixture found. With several starts, a poor local maximum is unlikely but possible. NaN where a data
-            set has no samples, no positive weight, a negative weight, a number that is not finite, or a zero vector.
+            set has no samples, no positive weight or a negative weight.
 
         Raises
         ------
         KeyboardInterrupt
             After Ctrl-C; the exception's attribute ``best`` is the best mixture so far, or None before the first step.
         TypeError, ValueError
-            For invalid arguments, and inside `jit`, `vmap` or `grad`.
+            For invalid arguments, for a sample of positive weight that is a zero vector or not finite (the message
+            gives its index), and inside `jit`, `vmap` or `grad`.
 
         Examples
         --------
@@ -380,6 +390,11 @@ class Mixture(OfDensity):
                 f"{caller}: components={arguments.safe_repr(components)} must be one of the classes {names_of_kinds()},"
                 " or a Mixture to start from."
             )
+        if start is None and number is None and isinstance(weights, int):
+            raise TypeError(
+                f"{caller}: {weights!r} was taken for `weights`, the third argument. Give the number of components by "
+                f"name: Mixture.fit(samples, {kind.__name__}, number={weights!r})."
+            )
         if (start is None) == (number is None):
             raise TypeError(f"{caller}: give `number`, the number of components, with a class, and not with a Mixture.")
         counts = {"starts": starts, "steps": steps} | ({} if number is None else {"number": number})
@@ -388,10 +403,12 @@ class Mixture(OfDensity):
         shown, tied = progress_of(caller, progress), arguments.flag(caller, "tied", tied)
         if tied and issubclass(kind, BivariateVonMises):
             raise ValueError(f"{caller}: tied=True is not supported for pairs of angles. Leave it out.")
-        sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
-        shape = np.shape(sets.samples)
+        tolerance = arguments.finite_number(caller, "tolerance", tolerance)
+        largest = arguments.finite_number(caller, "largest_concentration", largest_concentration, above=0)
+        samples = arguments.parameter(caller, "samples", samples)
+        shape = np.shape(samples)
         if kind is VonMisesFisher:
-            arguments.dimension(caller, "samples", sets.samples)
+            arguments.dimension(caller, "samples", samples)
         elif kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
             raise ValueError(
                 f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
@@ -402,32 +419,35 @@ class Mixture(OfDensity):
                 f"{caller}: samples has shape {shape}, but the components of the mixture have {start.event_shape[0]} "
                 f"{'components' if kind is VonMisesFisher else 'angles'}, which must be the length of the last axis."
             )
+        sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
         if kind is not VonMisesFisher:
             warn_of_degrees(caller, sets.samples)
-        host = HostSets.of(sets)
+        host = HostSets.of(caller, sets, directions=kind is VonMisesFisher)
         family: em.Family
         if issubclass(kind, BivariateVonMises):
             family = em.Dependent(kind._MODEL, host.dtype)
         elif kind is VonMisesFisher:
-            host, family = host.of_directions(), em.Directions(shape[-1], tied)
+            family = em.Directions(shape[-1], tied)
         else:
             family = em.Independent(host.x.shape[2], tied)
-        data = few = em.Data(family, *host.on_device(), float(largest_concentration))
+        data = few = em.Data(family, *host.on_device(), largest)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
-        if starts > 0 and host.x.shape[1] >= em.MANY:
-            host = host.some(em.MOST_PLACES, generator)
-            few = em.Data(family, *host.on_device(), data.largest)
+        if starts > 0:
+            places = em.places_of(host.x.shape[2], counts["number"])
+            if host.x.shape[1] > places:
+                host = host.some(places, generator)
+                few = em.Data(family, *host.on_device(), largest)
 
         def first(i: int) -> em.Terms:
             if start is not None:
-                return terms_of(start, sets.kept, family)
+                return terms_of(start, sets.kept, family, largest)
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
             return mixture_from(kind, terms, host.good, sets)
 
-        found: Mixture = em.fit(data, few, first, starts, steps, float(tolerance), result, shown)
+        found: Mixture = em.fit(data, few, first, starts, steps, tolerance, result, shown)
         return found
 
 
@@ -442,7 +462,7 @@ def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Ite
     return functools.partial(tqdm, desc=caller, unit=" steps")
 
 
-def terms_of(start: Mixture, kept: tuple[int, ...], family: em.Family) -> em.Terms:
+def terms_of(start: Mixture, kept: tuple[int, ...], family: em.Family, largest: float) -> em.Terms:
     """Return a mixture as the start of each of the data sets `kept`."""
     first = start.broadcast()
     wanted, sets = kept + first._shape()[-1:], math.prod(kept)
@@ -462,7 +482,7 @@ def terms_of(start: Mixture, kept: tuple[int, ...], family: em.Family) -> em.Ter
         angles = own.components if isinstance(own, Torus) else own
         parts = (spread(leaf).reshape(*log_weights.shape, -1) for leaf in (angles.loc, angles.concentration))
         parameters = np.stack(list(parts), 2)
-    return em.Terms(log_weights, family.completed(parameters))
+    return em.Terms(log_weights, family.completed(parameters, largest))
 
 
 def mixture_from(kind: Any, terms: em.Terms, good: pairs_fit.Array, sets: WeightedSets) -> Mixture:
@@ -549,12 +569,26 @@ def check_weights(name: str, weights: Any) -> None:
 
 
 @jax.jit
+def weighted(mixture: Mixture) -> em.Components:
+    """Return the components of a broadcast mixture; the parameters of those of weight 0 become 0."""
+    none = mixture.log_weights() == -jnp.inf
+
+    def chosen(leaf: jax.Array) -> jax.Array:
+        return jnp.where(
+            jnp.broadcast_to(none.reshape(*none.shape, *[1] * (leaf.ndim - none.ndim)), leaf.shape), 0, leaf
+        )
+
+    components: em.Components = jax.tree.map(chosen, mixture.components)
+    return components
+
+
+@jax.jit
 def log_prob_by_component(mixture: Mixture, value: jax.Array) -> jax.Array:
     """Compute `Mixture.log_prob` of a broadcast mixture in one loop over the values, without sums over short rows."""
-    log_weights = mixture.log_weights()
+    log_weights, components = mixture.log_weights(), weighted(mixture)
     joint = []
     for j in range(log_weights.shape[-1]):
-        component = mixture.components._at((..., j))
+        component = components._at((..., j))
         joint.append(em.log_of_term(log_weights[..., j], component.log_prob(value)))
     top = lax.stop_gradient(functools.reduce(jnp.maximum, joint))
     top = jnp.where(jnp.isfinite(top), top, 0)

@@ -214,7 +214,8 @@ class BivariateVonMises(Parametric):
         samples : array
             Pairs of angles in radians along the last axis.
         weights : array, optional
-            Weight of each pair, 0 or more; broadcasts with `samples` without the last axis.
+            Weight of each pair, 0 or more; broadcasts with `samples` without the last axis, or is one-dimensional along
+            a single `axis`. A pair of weight 0 is ignored, also NaN.
         axis : int or tuple of ints, optional
             Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index
             separate data sets.
@@ -224,14 +225,14 @@ class BivariateVonMises(Parametric):
         distribution
             The parameters have the shape of `samples` without `axis` and the last axis. Concentrations stay below about
             1e8 (float32) or 1e14 (float64), even if the likelihood has no maximum, as for equal pairs. The parameters
-            are NaN without pairs, without positive weights, for a negative weight, and for an angle that is not finite.
-            `standard_errors` returns the uncertainty.
+            are NaN without pairs, without positive weights, and for a negative weight. `standard_errors` returns the
+            uncertainty.
 
         Raises
         ------
         TypeError, ValueError
-            For invalid arguments, and inside `jit`, `vmap` or `grad`, since the fit is a loop on the host. `axis` fits
-            many data sets at once.
+            For invalid arguments, for an angle of positive weight that is not finite, and inside `jit`, `vmap` or
+            `grad`, since the fit is a loop on the host. `axis` fits many data sets at once.
         """
         caller = f"{cls.__name__}.fit"
         with loop_on_host(caller):

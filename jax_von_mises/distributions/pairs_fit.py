@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jax_von_mises import arguments
 from jax_von_mises.functions.samples import HostSets, WeightedSets, power_of_two, warn_of_degrees
 from jax_von_mises.numerics.pairs import models, moments
 
@@ -145,8 +146,8 @@ def maximise(
 ) -> Point:
     """Maximise the likelihoods by damped Newton steps from `start` (sets, 5), whose `cumulants` may be `known`.
 
-    A step that lowers the likelihood or makes a concentration or the correlation exceed `largest` in magnitude is
-    rejected, and the damping is increased.
+    Concentrations and correlations that a step would make exceed `largest` in magnitude stop there. A step that lowers
+    the likelihood is rejected, and the damping is increased; it ascends if the damping is large enough.
     """
     known = known_of(kind, start[:, 2:], dtype) if known is None else known
     here, least = point(kind, products, start, known), LEAST_GAIN[dtype.name]
@@ -164,11 +165,14 @@ def maximise(
         along = np.einsum("sji,sj->si", axes, rise) / (np.abs(bends) + damping[:, None])
         move = unit * np.einsum("sij,sj->si", axes, along)
         new = np.where(going[:, None], canonical(here.at + move), here.at)
+        beyond = np.abs(new[:, 2:]) > largest
+        new[:, 2:] = np.clip(new[:, 2:], -largest, largest)
         there = point(kind, products, new, known_of(kind, new[:, 2:], dtype))
-        good = going & (there.value >= here.value) & (np.abs(new[:, 2:]).max(1) <= largest)
+        good = going & (there.value >= here.value)
         gain = np.where(good, there.value - here.value, 2 * least)
         here = Point(*map(functools.partial(kept, good), there, here))
         # Estimate the gain of another step.
+        move[:, 2:][beyond] = 0
         promise = np.abs(np.sum(here.slopes * move, 1))
         damping = np.where(good, 0.1 * damping, np.maximum(10 * damping, DAMPING))
         going &= (np.maximum(promise, gain) > least) & (damping < MOST_DAMPING)
@@ -218,15 +222,16 @@ def fit(
     axis: int | Sequence[int] | None = None,
 ) -> Parameters:
     """Return the maximum likelihood estimate of the five parameters; see `SineBivariateVonMises.fit`."""
-    sets = WeightedSets.of(caller, "pair", samples, weights, axis, event_ndim=1)
-    shape = np.shape(sets.samples)
+    samples = arguments.parameter(caller, "samples", samples)
+    shape = np.shape(samples)
     if not shape or shape[-1] != 2:
         raise ValueError(
             f"{caller}: samples has shape {shape}, but its last axis must hold the two angles of a pair, phi and psi. "
             "Put them together with jnp.stack([phi, psi], axis=-1)."
         )
+    sets = WeightedSets.of(caller, "pair", samples, weights, axis, event_ndim=1)
     warn_of_degrees(caller, sets.samples)
-    host = HostSets.of(sets)
+    host = HostSets.of(caller, sets)
     dtype, x, share = host.dtype, host.x, host.share
     origins = np.arctan2(*(np.einsum("sn,sni->si", share, function(x)) for function in (np.sin, np.cos)))
     products = products_of(turns_removed(x - origins[:, None]), share)

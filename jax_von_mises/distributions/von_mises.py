@@ -248,9 +248,10 @@ class VonMises(Parametric, OfDensity):
         *,
         loc: ArrayLike | None = None,
         bias_correction: bool = False,
+        size: ArrayLike | None = None,
     ) -> "VonMises":
         """Fit the distribution by maximum likelihood; see `jax_von_mises.fit`."""
-        return cls(*fitting.fit(samples, weights, axis, loc=loc, bias_correction=bias_correction))
+        return cls(*fitting.fit(samples, weights, axis, loc=loc, bias_correction=bias_correction, size=size))
 
 
 @pytree("natural")

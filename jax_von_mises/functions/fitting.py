@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.samples import WeightedSets, effective_size, total, warn_of_degrees
+from jax_von_mises.functions.samples import WeightedSets, check_size, total, warn_of_degrees
 from jax_von_mises.functions.von_mises import direction
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
@@ -41,6 +41,7 @@ def fit(
     *,
     loc: ArrayLike | None = None,
     bias_correction: bool = False,
+    size: ArrayLike | None = None,
 ) -> Estimate:
     r"""Return the maximum likelihood estimate of ``loc`` and ``concentration``.
 
@@ -52,11 +53,14 @@ def fit(
     ----------
     samples : array
         Angles in radians, of any float dtype; bfloat16 and float16 are computed in float32. Convert degrees with
-        ``jnp.deg2rad``: they would give a wrong estimate. If most of the first 1,000 are beyond two turns, but below
-        3,600, and are known and in the host's memory, a warning says that they look like degrees.
+        ``jnp.deg2rad``: they would give a wrong estimate. A warning says that angles, known and in the host's memory,
+        look like degrees or hours, if of the first 1,000 more than a quarter are beyond one turn, none beyond 3,600,
+        and all multiples of 0.05, or if most are beyond two turns. Unwrapped phases, with steps below pi to and fro,
+        give none.
     weights : array, optional
-        Weight of each angle, 0 or more; broadcasts to `samples`, or is one-dimensional along a single `axis`. Weights
-        below the smallest normal float (1e-38 in float32) count as 0.
+        Number of times that each angle was observed, 0 or more, also fractions; broadcasts to `samples`, or is
+        one-dimensional along a single `axis`. A value of weight 0 is ignored, also NaN. Weights below the smallest
+        normal float (1e-38 in float32) count as 0.
     axis : int or tuple of ints, optional
         Axes to estimate over; all by default. The other axes index separate data sets.
     loc : float or array, optional
@@ -64,6 +68,9 @@ def fit(
         then estimated.
     bias_correction : bool
         Subtract from the concentration its bias to first order in 1 / n; see below.
+    size : float or array, optional
+        The number n of observations for `bias_correction`, above 0, one or one for each data set; the sum of the
+        weights by default, or the number of angles without weights. Give it if the weights are shares.
 
     Returns
     -------
@@ -72,20 +79,22 @@ def fit(
         Apart from the effect of rounding the angles, the concentration has a relative error of about 1e-6 (float32) or
         1e-14 (float64), or in float32 an absolute error of 1e-7 near 0. It is inf if all angles are equal. For evenly
         spread angles, it is 0 up to rounding, and the direction is arbitrary. The estimates are NaN without angles,
-        without positive weights, for a negative weight, and for an angle that is not finite or exceeds 2^24 rad (2^53
-        in float64) in magnitude, where floats do not determine a direction. A given `loc` is returned unchanged; the
-        concentration is 0 if the mean of :math:`\cos(x - \mathrm{loc})` is negative, and NaN for an invalid `loc`.
+        without positive weights, for a negative weight, and for an angle of positive weight that is not finite or
+        exceeds 2^24 rad (2^53 in float64) in magnitude, where floats do not determine a direction. A given `loc` is
+        returned unchanged; the concentration is 0 if the mean of :math:`\cos(x - \mathrm{loc})` is negative, and NaN
+        for an invalid `loc`.
 
     Raises
     ------
     TypeError, ValueError
-        If samples, weights or `loc` are not numbers or do not broadcast, if an axis is out of range, or if
-        `bias_correction` is not a bool.
+        If samples, weights, `loc` or `size` are not numbers or do not broadcast, if an axis is out of range, if
+        `bias_correction` is not a bool, or if `size` is given without it.
 
     Notes
     -----
     The estimates have derivatives with respect to `samples`, `weights` and `loc`. `standard_errors` returns the
-    uncertainty of both estimates.
+    uncertainty of both estimates. Outside of transformations, one compiled program serves all numbers of angles up to
+    the next power of two.
 
     As usual for maximum likelihood, a large concentration estimated from n angles is biased upwards, by about 3 / n of
     its value, or 2 / n if `loc` is given. `bias_correction` subtracts the bias to first order in 1 / n of D. R. Cox and
@@ -94,7 +103,7 @@ def fit(
     .. math:: \frac{1}{2n} \left(\frac{1}{\kappa A'} - \frac{A''}{A'^2}\right),
 
     at the estimate, or without the first term if `loc` is given; the result is at least 0, and an infinite estimate
-    stays infinite. With weights, n is :math:`(\sum w)^2 / \sum w^2`. In 40,000 simulated sets of 10 angles, the mean
+    stays infinite. In 40,000 simulated sets of 10 angles, the mean
     error of the concentration, with a standard error of at most 0.5%, is:
 
     =============  ======  =========  ===============  ============  ===============
@@ -121,9 +130,10 @@ def fit(
     """
     caller = "fit"
     bias_correction = arguments.flag(caller, "bias_correction", bias_correction)
-    sets = WeightedSets.of(caller, "angle", samples, weights, axis, loc=loc)
+    check_size(caller, size, bias_correction)
+    sets = WeightedSets.of(caller, "angle", samples, weights, axis, size=size, loc=loc)
     warn_of_degrees(caller, sets.samples)
-    estimate: Estimate = _fit(sets, bias_correction)
+    estimate: Estimate = _fit(sets.padded(), bias_correction)
     return estimate
 
 
@@ -139,7 +149,7 @@ def _fit(sets: WeightedSets, bias_correction: bool) -> Estimate:
     else:
         loc, k = of_both(x, share)
     if bias_correction:
-        k = moments.less_bias(k, effective_size(share), 2, known)
+        k = moments.less_bias(k, sets.observations(), 2, known)
     return Estimate(loc.astype(sets.dtype), k.astype(sets.dtype))
 
 

@@ -18,17 +18,25 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
+from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.sphere.vectors import integers_of
 
-# Angles look like degrees if most of the first ones are beyond two turns, and within ten turns in degrees.
-TWO_TURNS, TEN_TURNS, FIRST = 4 * np.pi, 3600.0, 1000
+# The first angles look like another unit than radians if a quarter is beyond a turn and all are multiples of a step
+# (whole degrees, hours, days, or tenths), or if most are beyond two turns, and in an order that is not that of an
+# unwrapped phase, which moves by less than half a turn at a time; in both cases not beyond ten turns in degrees.
+FIRST, STEP, ONE_TURN, TWO_TURNS, TEN_TURNS = 1000, 0.05, 6.5, 4 * np.pi, 3600.0
 # Number of summands in a block.
 SUM_BLOCK = 2**14
+# Data sets of up to this many samples in the host's memory are padded to a power of two, but at least to the first.
+PADDED = 128, 2**20
+# A message names as many samples as this.
+NAMED = 5
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("samples", "weights", "known"),
+    data_fields=("samples", "weights", "known", "size"),
     meta_fields=("axes", "event_ndim", "dtype"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +48,8 @@ class WeightedSets:
     """None for equal weights, otherwise an array that broadcasts to `batch`."""
     known: Any
     """A known parameter, of the shape of one sample for each set, or None."""
+    size: Any
+    """The number of observations, which broadcasts to `kept`, or None for the sum of the weights."""
     axes: tuple[int, ...]
     """Axes of `batch` to estimate over; the others index separate data sets."""
     event_ndim: int
@@ -56,29 +66,37 @@ class WeightedSets:
         weights: ArrayLike | None,
         axis: int | Sequence[int] | None,
         event_ndim: int = 0,
+        size: ArrayLike | None = None,
         **known: ArrayLike | None,
     ) -> "WeightedSets":
         """Check the arguments of a fit, except for the axes of an event; messages call a sample `one`.
 
-        The weights of angles may also have a single axis, that of `axis`. One parameter may be given as `known`.
+        Weights with a single axis belong to a single `axis`. One parameter may be given as `known`.
         """
         optional = {name: x for name, x in {"weights": weights, **known}.items() if x is not None}
         arrays, dtype = arguments.parameters(caller, None, samples=samples, **optional)
-        sets = cls(arrays["samples"], arrays.get("weights"), None, (), event_ndim, dtype)
+        sets = cls(arrays["samples"], arrays.get("weights"), None, None, (), event_ndim, dtype)
         batch = sets.batch
         axes = axes_of(caller, axis, len(batch))
-        weights = sets.weights
-        if weights is not None:
-            angles = one == "angle"
-            if angles and np.ndim(weights) == 1 and len(axes) == 1 and len(batch) > 1:
-                weights = jnp.reshape(weights, tuple(-1 if i == axes[0] else 1 for i in range(len(batch))))
-            if not arguments.broadcasts(np.shape(weights), batch):
+        aligned: Any = sets.weights
+        if aligned is not None:
+            if np.ndim(aligned) == 1 and len(axes) == 1 and len(batch) > 1:
+                aligned = np.asarray(aligned) if on_host(aligned) else aligned  # NumPy compiles nothing
+                aligned = aligned.reshape(tuple(-1 if i == axes[0] else 1 for i in range(len(batch))))
+            if not arguments.broadcasts(np.shape(aligned), batch):
                 raise ValueError(
-                    f"{caller}: weights of shape {np.shape(weights)} do not broadcast to samples of shape {batch}"
-                    f"{', without their last axis' if event_ndim else ''}. Give one weight for each {one}"
-                    f"{', or one for each position along a single axis' if angles else ''}."
+                    f"{caller}: weights of shape {np.shape(sets.weights)} do not broadcast to samples of shape {batch}"
+                    f"{', without their last axis' if event_ndim else ''}. Give one weight for each {one}, or one for "
+                    "each position along a single axis."
                 )
-        sets = dataclasses.replace(sets, weights=weights, axes=axes)
+        sets = dataclasses.replace(sets, weights=aligned, axes=axes)
+        if size is not None:
+            sets = dataclasses.replace(sets, size=arguments.parameter(caller, "size", size))
+            if not arguments.broadcasts(np.shape(sets.size), sets.kept):
+                raise ValueError(
+                    f"{caller}: size of shape {np.shape(sets.size)} does not broadcast to the shape of the estimate, "
+                    f"{sets.kept}. Give one number of observations, or one for each data set."
+                )
         for name in known.keys() & arrays.keys():
             shape, wanted = np.shape(arrays[name]), sets.kept + np.shape(sets.samples)[len(batch) :]
             if not arguments.broadcasts(shape, wanted):
@@ -100,24 +118,67 @@ class WeightedSets:
         """Shape of the data sets."""
         return tuple(size for i, size in enumerate(self.batch) if i not in self.axes)
 
+    def padded(self) -> "WeightedSets":
+        """Return the same data sets, padded with samples of weight 0 to a power of two if the host has the arrays.
+
+        One program then serves all numbers of samples up to that power.
+        """
+        batch, kept = self.batch, len(self.kept)
+        number = math.prod(batch[i] for i in self.axes)
+        if not 0 < number <= PADDED[1] or not all(x is None or on_host(x) for x in (self.samples, self.weights)):
+            return self
+        compute = arguments.compute_dtype(self.dtype)
+        order = [i for i in range(len(batch)) if i not in self.axes] + list(self.axes)
+        rest = power_of_two(number, PADDED[0]) - number
+
+        def rows(values: Any) -> Any:
+            with np.errstate(over="ignore"):
+                values = np.asarray(values, compute)
+            event = values.shape[len(batch) :]
+            values = values.transpose(*order, *range(len(batch), values.ndim)).reshape(*self.kept, number, *event)
+            # `device_put` is an explicit transfer, which `jax.transfer_guard` allows.
+            return jax.device_put(np.pad(values, [(0, 0)] * kept + [(0, rest)] + [(0, 0)] * len(event)))
+
+        weights = np.ones((), compute) if self.weights is None else np.asarray(self.weights)
+        weights = rows(np.broadcast_to(weights, batch))
+        return dataclasses.replace(self, samples=rows(self.samples), weights=weights, axes=(kept,))
+
     def rows(self) -> tuple[jax.Array, jax.Array]:
         """Return samples of shape event + `kept` + (n,), and their shares of the weights, which broadcast to the rest.
 
         The shares are NaN for a negative or infinite weight, and if no weight is positive. An empty data set becomes a
-        single NaN.
+        single NaN. Where the weight is 0, other numbers replace those that are no angle or no direction.
         """
         compute = arguments.compute_dtype(self.dtype)
         x, batch, front = jnp.asarray(self.samples, compute), self.batch, range(self.event_ndim)
         size, event = math.prod(batch[i] for i in self.axes), np.shape(x)[len(batch) :]
+        weights = None
+        if self.weights is not None:
+            weights = jnp.broadcast_to(jnp.asarray(self.weights, compute), batch)
+            finite = jnp.abs(x) <= (np.finfo(compute).max if event else LARGEST_LOC[compute.name])
+            some = jnp.any(integers_of(x) << 1 != 0, -1, keepdims=True) if event else True
+            usable = jnp.all(finite, -1, keepdims=True) & some if event else finite
+            x = jnp.where(usable | (weights != 0).reshape(usable.shape), x, 1)
         x = jnp.moveaxis(x, range(len(batch), x.ndim), front)
         if not size:
             # The barrier keeps XLA from simplifying a program of constants, which takes it 50 attempts and a warning.
             nan = lax.optimization_barrier(jnp.full((*self.kept, 1), jnp.nan, compute))
             return jnp.broadcast_to(nan, event + nan.shape), nan
         x = merged(x, tuple(a + self.event_ndim for a in self.axes))
-        if self.weights is None:
+        if weights is None:
             return x, jnp.full((1,) * len(self.kept) + (size,), 1 / size, compute)
-        return x, shares(merged(jnp.broadcast_to(jnp.asarray(self.weights, compute), batch), self.axes))
+        return x, shares(merged(weights, self.axes))
+
+    def observations(self) -> jax.Array:
+        """Return the number of observations of each data set: `size` if given, otherwise the sum of the weights."""
+        compute = arguments.compute_dtype(self.dtype)
+        if self.size is not None:
+            size = jnp.broadcast_to(jnp.asarray(self.size, compute), self.kept)
+            return nan_unless(size, size > 0)
+        if self.weights is None:
+            return jnp.full(self.kept, math.prod(self.batch[i] for i in self.axes), compute)
+        weights = jnp.broadcast_to(jnp.asarray(self.weights, compute), self.batch)
+        return total(merged(weights, self.axes))
 
     def place(self) -> jax.Array:
         """Return `known` in the shape of one sample for each set."""
@@ -125,20 +186,38 @@ class WeightedSets:
         return jnp.broadcast_to(jnp.asarray(self.known, arguments.compute_dtype(self.dtype)), shape)
 
 
+def on_host(array: Any) -> bool:
+    """Return whether the values of an array are known, and in the host's memory."""
+    if not isinstance(array, jax.Array):
+        return True
+    known = not isinstance(array, jax.core.Tracer) and array.is_fully_addressable
+    return known and array.devices() == {jax.local_devices()[0]} and jax.local_devices()[0].platform == "cpu"
+
+
 def warn_of_degrees(caller: str, angles: Any) -> None:
     """Warn once for each place of a call if checked angles, known and in the host's memory, look like degrees."""
-    if isinstance(angles, jax.Array):
-        known = not isinstance(angles, jax.core.Tracer) and angles.is_fully_addressable
-        if not known or any(device.platform != "cpu" for device in angles.devices()):
-            return
-    first = np.abs(np.ravel(np.asarray(angles))[:FIRST].astype(np.float64))
-    if first.size and np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5:
-        warnings.warn(
-            f"{caller}: most angles are beyond two turns, so they may be degrees. Convert those with jnp.deg2rad. If "
-            "they are radians, ignore this: warnings.filterwarnings('ignore', '.*beyond two turns')",
-            UserWarning,
-            stacklevel=depth_of_caller(),
-        )
+    if not on_host(angles):
+        return
+    first = np.ravel(np.asarray(angles))[:FIRST].astype(np.float64)
+    first = first[np.isfinite(first)]
+    moves, first = np.diff(first), np.abs(first)
+    if not first.size or np.max(first) <= ONE_TURN:
+        return
+    steps, one_way = first / STEP, np.all(moves >= 0) or np.all(moves <= 0)
+    coarse = np.max(first) <= TEN_TURNS and np.all(np.abs(steps - np.rint(steps)) <= 2e-7 * steps)
+    if coarse and np.mean(first > ONE_TURN) > 0.25:
+        why = f"they go beyond one turn, up to {np.max(first):g}, and are whole or rounded numbers"
+    elif np.mean((first > TWO_TURNS) & (first <= TEN_TURNS)) > 0.5 and (one_way or np.any(np.abs(moves) > np.pi)):
+        why = "most are beyond two turns"
+    else:
+        return
+    warnings.warn(
+        f"{caller}: the angles look like degrees or hours, since {why}. Convert degrees with jnp.deg2rad, and other "
+        "units with a factor of 2 pi over their number in a turn. If they are radians, ignore this: "
+        "warnings.filterwarnings('ignore', '.*look like degrees')",
+        UserWarning,
+        stacklevel=depth_of_caller(),
+    )
 
 
 def depth_of_caller() -> int:
@@ -171,37 +250,40 @@ class HostSets:
     share: "np.ndarray[Any, np.dtype[Any]]"
     """Weights that sum to 1, of shape (sets, n)."""
     good: "np.ndarray[Any, np.dtype[Any]]"
-    """Whether a set has only finite samples, weights of 0 or more, and a positive weight."""
+    """Whether a set has samples, weights of 0 or more that are finite, and a positive weight."""
     dtype: np.dtype
     """Dtype of computations on the device."""
 
     @classmethod
-    def of(cls, sets: WeightedSets) -> "HostSets":
-        """Return the data sets."""
-        batch, axes = sets.batch, sets.axes
+    def of(cls, caller: str, sets: WeightedSets, directions: bool = False) -> "HostSets":
+        """Return the data sets; with `directions`, the samples are vectors, which are divided by their lengths.
+
+        A sample of positive weight that is no angle or no direction raises ValueError.
+        """
+        batch, axes, dtype = sets.batch, sets.axes, arguments.compute_dtype(sets.dtype)
         front = [i for i in range(len(batch)) if i not in axes]
         shape = math.prod(sets.kept), math.prod(batch[i] for i in axes)
         x = np.asarray(sets.samples, np.float64)
+        weights = np.ones(()) if sets.weights is None else np.asarray(sets.weights, np.float64)
+        weights = np.broadcast_to(weights, batch)
         event = x.shape[len(batch) :]
-        x = x.transpose(*front, *axes, *range(len(batch), x.ndim)).reshape(*shape, math.prod(event))
-        if sets.weights is None:
-            share = np.ones(shape)
+        if directions:
+            x = unit_vectors(x)
+            usable = np.isfinite(x.sum(-1))
         else:
-            share = np.broadcast_to(np.asarray(sets.weights, np.float64), batch).transpose(*front, *axes).reshape(shape)
+            usable = np.all(np.abs(x) <= LARGEST_LOC[dtype.name], tuple(range(len(batch), x.ndim)))
+        if not np.all(usable):
+            refuse_unusable(caller, sets.samples, ~usable & (weights > 0), directions)
+            x = np.where(usable.reshape(*batch, *[1] * len(event)), x, 0)
+        x = x.transpose(*front, *axes, *range(len(batch), x.ndim)).reshape(*shape, math.prod(event))
+        share = weights.transpose(*front, *axes).reshape(shape)
         if not shape[1]:  # a sample with the weight 0, so that the set is not good
             x, share = np.zeros((shape[0], 1, x.shape[2])), np.zeros((shape[0], 1))
         largest = share.max(1)
-        good = np.isfinite(x).all((1, 2)) & (share >= 0).all(1) & (largest > 0) & (largest < np.inf)
+        good = (share >= 0).all(1) & (largest > 0) & (largest < np.inf)
         share = np.where(good[:, None], share, 1) / np.where(good, largest, 1)[:, None]
         share = share / np.maximum(share.sum(1, keepdims=True), 1)
-        return cls(np.where(good[:, None, None], x, 0), share, good, arguments.compute_dtype(sets.dtype))
-
-    def of_directions(self) -> "HostSets":
-        """Return the samples divided by their lengths; a set with a zero vector of positive weight is not good."""
-        length = np.linalg.norm(self.x, axis=-1)
-        good = self.good & ~((length == 0) & (self.share > 0)).any(1)
-        x = self.x / np.where(length > 0, length, 1)[..., None]
-        return dataclasses.replace(self, x=np.where(good[:, None, None], x, 0), good=good)
+        return cls(x, share, good, dtype)
 
     def some(self, number: int, generator: np.random.Generator) -> "HostSets":
         """Return `number` samples of each set, drawn with their weights as probabilities."""
@@ -215,16 +297,49 @@ class HostSets:
         They are padded to a power of two, with shares of 0.
         """
         rest = power_of_two(self.share.shape[1], 128) - self.share.shape[1]
-        x, share = (
-            np.pad(np.swapaxes(self.x, 1, 2), ((0, 0), (0, 0), (0, rest))),
-            np.pad(self.share, ((0, 0), (0, rest))),
-        )
-        return jax.device_put(x.astype(self.dtype)), jax.device_put(share.astype(self.dtype))
+        x = np.pad(np.swapaxes(self.x.astype(self.dtype), 1, 2), ((0, 0), (0, 0), (0, rest)))
+        share = np.pad(self.share.astype(self.dtype), ((0, 0), (0, rest)))
+        return jax.device_put(x), jax.device_put(share)
+
+
+def unit_vectors(x: "np.ndarray[Any, np.dtype[Any]]") -> "np.ndarray[Any, np.dtype[Any]]":
+    """Return float64 vectors divided by their lengths; NaN for zero vectors and those that are not finite."""
+    with np.errstate(all="ignore"):
+        square = np.einsum("...i,...i->...", x, x)
+        extreme = ~((square > 1e-280) & (square < np.inf))
+        if np.any(extreme):
+            x = x / np.where(extreme, np.max(np.abs(x), -1), 1)[..., None]
+            square = np.einsum("...i,...i->...", x, x)
+        unit: np.ndarray[Any, np.dtype[Any]] = x / np.sqrt(square)[..., None]
+        return unit
+
+
+def refuse_unusable(caller: str, samples: Any, unusable: "np.ndarray[Any, np.dtype[Any]]", directions: bool) -> None:
+    """Raise ValueError that names the first samples that are `unusable`, if any is."""
+    places = np.argwhere(unusable)
+    if not len(places):
+        return
+    named = ", ".join(str(place.tolist()) if len(place) != 1 else str(place[0]) for place in places[:NAMED])
+    allowed = "finite, and not a zero vector" if directions else "finite, and at most 2^24 rad (2^53 in float64)"
+    raise ValueError(
+        f"{caller}: {len(places)} of {unusable.size} samples cannot be used, since a sample must be {allowed}. They "
+        f"have the indices {named}{', ...' if len(places) > NAMED else ''}; the first is "
+        f"{arguments.safe_repr(np.asarray(samples)[tuple(places[0])].tolist())}. Drop them, or give them the weight 0."
+    )
 
 
 def power_of_two(size: int, least: int = 1) -> int:
     """Return the smallest power of two that is at least `size` and `least`."""
     return 1 << (max(size, least) - 1).bit_length()
+
+
+def check_size(caller: str, size: ArrayLike | None, bias_correction: bool) -> None:
+    """Refuse a number of observations that would have no effect."""
+    if size is not None and not bias_correction:
+        raise ValueError(
+            f"{caller}: size={arguments.safe_repr(size)} has no effect without bias_correction=True. Leave it out, or "
+            "give it to standard_errors."
+        )
 
 
 def axes_of(caller: str, axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
@@ -265,11 +380,6 @@ def shares(weights: jax.Array) -> jax.Array:
     largest = jnp.max(weights, -1, keepdims=True, initial=0)
     scaled = weights * jnp.where(largest > 2.0**64, 2.0**-64, jnp.where(largest < 2.0**-64, 2.0**64, 1))
     return scaled / total(scaled)[..., None]
-
-
-def effective_size(share: jax.Array) -> jax.Array:
-    """Return the number of equal weights with the same sum of squares as the shares, n for n equal weights."""
-    return 1 / total(jnp.square(share))
 
 
 def total(values: jax.Array) -> jax.Array:

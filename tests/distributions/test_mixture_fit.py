@@ -168,6 +168,21 @@ def test_ctrl_c_keeps_the_best(key, monkeypatch, finished):
     assert mean_log_prob(best, x) > mean_log_prob(ANGLES, x) - 0.1
 
 
+def test_starts_use_some_of_many_samples(key, monkeypatch):
+    """More than 2^14 samples are all used only by the steps after the starts."""
+    sizes, right = [], em.Data.step
+
+    def step(data, at):
+        sizes.append(data.x.shape[-1])
+        return right(data, at)
+
+    monkeypatch.setattr(em.Data, "step", step)
+    Mixture.fit(np.resize(np.asarray(ANGLES.sample(key, (1000,))), 20_000), VonMises, number=2, starts=2, steps=1)
+    assert sizes[:-2] == [2**14] * (len(sizes) - 2)
+    assert sizes[-2:] == [2**15] * 2
+    assert [em.places_of(d, 20) for d in (1, 32, 64, 384)] == [2**14, 2**14, 2**13, 2**12]
+
+
 def test_progress_counts_all_steps(key, capsys):
     pytest.importorskip("tqdm")
     x = ANGLES.sample(key, (100,))
@@ -232,7 +247,7 @@ def test_components_that_are_not_clusters(key, concentrations, correlations, loc
 
 @slow
 def test_weights_and_batches(key):
-    """Weights count repetitions. Each data set of a batch is fitted separately, so NaN affects only its own set."""
+    """Weights count repetitions. Each data set of a batch is fitted separately, so one without weights alone is NaN."""
     x = ANGLES.sample(key, (300,))
     counts = jnp.arange(300) % 3
     start = Mixture(probs=[0.5, 0.5], components=VonMises([-0.5, 0.5], [1.0, 1.0]))
@@ -240,8 +255,8 @@ def test_weights_and_batches(key):
     repeated = Mixture.fit(jnp.repeat(x, counts), start)
     for actual, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=2e-2, atol=2e-3)
-    sets = jnp.stack([x, x.at[0].set(jnp.nan), -x], 1)
-    several = Mixture.fit(sets, start, axis=0)
+    sets = jnp.stack([x, x, -x], 1)
+    several = Mixture.fit(sets, start, np.ones((300, 3)) * [1, 0, 1], axis=0)
     assert several.batch_shape == (3,)
     assert np.isnan(several.logits).any(1).tolist() == [False, True, False]
     alone = Mixture.fit(x, start)
@@ -275,6 +290,89 @@ def test_scale_of_weights_of_one_distribution(kind, key):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [VonMises, Torus, SineBivariateVonMises])
+def test_samples_that_cannot_be_used(kind, key):
+    """Those of weight 0 are ignored, and others named, by mixtures and by the fit of pairs."""
+    x = np.array(SINES.components.sample(key, (100,)))[:, 0]
+    x = x[:, 0] if kind is VonMises else x
+    fits = {"Mixture": lambda *a: Mixture.fit(*a[:1], kind, *a[1:], number=1, starts=1, steps=2)}
+    if kind is SineBivariateVonMises:
+        fits[kind.__name__] = kind.fit
+    w = np.ones(100, np.float32)
+    w[[3, 7]] = 0
+    for name, fit in fits.items():
+        want = fit(x[w > 0])
+        for bad in (np.nan, np.inf, 1e20):
+            holes = x.copy()
+            holes[3], holes[7, ...] = bad, bad
+            for actual, expected in zip(jax.tree.leaves(fit(holes, w)), jax.tree.leaves(want), strict=True):
+                np.testing.assert_allclose(actual, expected, rtol=2e-3)
+            with pytest.raises(ValueError, match=rf"{name}.fit: 2 of 100 samples .* indices 3, 7; .* the weight 0"):
+                fit(holes)
+
+
+@pytest.mark.parametrize("name", ["angles", "tori", "sines", "cosines"])
+def test_largest_concentration(name, key):
+    """No component exceeds it, from random starts and from a mixture above it, and the fit improves that mixture."""
+    x = np.asarray(KINDS[name].sample(key, (200,)))
+    start = Mixture(probs=[0.9, 0.1], components=jax.tree.map(lambda leaf: leaf + 0.3, KINDS[name].components))
+    fits = [
+        Mixture.fit(x, largest_concentration=1.5, steps=50, tolerance=1e-5, **given)
+        for given in ({"components": type(start.components), "number": 2, "starts": 2}, {"components": start})
+    ]
+    for found in fits:
+        for leaf in jax.tree.leaves(found.components)[-3 if name in ("sines", "cosines") else -1 :]:
+            assert np.max(np.abs(leaf)) <= 1.5
+    values = [float(mean_log_prob(found, x)) for found in fits]
+    assert values[1] == pytest.approx(values[0], abs=2e-3)
+
+
+def test_a_start_above_the_limit_is_fitted():
+    x = np.r_[np.full(300, -1.0), np.full(700, 1.0)] + np.linspace(-1e-3, 1e-3, 1000)
+    start = Mixture(probs=[0.5, 0.5], components=VonMises([-1.0, 1.0], [1e6, 1e6]))
+    found = Mixture.fit(x, start, largest_concentration=100.0)
+    np.testing.assert_allclose(found.components.concentration, 100.0)
+    np.testing.assert_allclose(found.probs, [0.3, 0.7], atol=1e-5)
+
+
+def test_a_weight_that_underflows():
+    """A component far from all samples moves to the nearest ones, although its weight underflows at first."""
+    x = np.float32(np.r_[np.linspace(-0.1, 0.1, 50), np.linspace(0.9, 1.1, 50)])
+    start = Mixture(probs=[0.5, 0.5], components=VonMises([0.0, 3.0], [5.0, 1e4]))
+    found = Mixture.fit(x, start, steps=1, tolerance=-1.0)
+    assert float(found.components.loc[1]) == pytest.approx(1.1, abs=0.01)
+    assert -1e5 < float(found.logits[1]) < -100
+    assert np.isfinite(Mixture.fit(x, start).logits).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1, 0, "1", True, None, 10**400, np.ones(2), 1j])
+@pytest.mark.parametrize("name", ["largest_concentration", "tolerance"])
+def test_numbers_of_a_fit_are_checked(name, value):
+    if name == "tolerance" and type(value) is int and value <= 0:
+        Mixture.fit(np.ones(3), VonMises, number=1, starts=1, steps=1, **{name: value})
+        return
+    with pytest.raises((TypeError, ValueError), match=rf"(?s)Mixture.fit: {name}=.* must be (finite|a real number)"):
+        Mixture.fit(np.ones(3), VonMises, number=1, **{name: value})
+
+
+def test_weights_along_an_axis(key):
+    """One-dimensional weights belong to the axis of the samples, in every fit."""
+    x, w = np.asarray(SINES.components.sample(key, (50,))), np.linspace(0, 2, 50)
+    quick = {"number": 1, "starts": 1, "steps": 2}
+    vectors = np.stack([np.cos(x), np.sin(x)], -1)
+    for fit, samples in (
+        (VonMises.fit, x[..., 0]),
+        (VonMisesFisher.fit, vectors[..., 0, :]),
+        (SineBivariateVonMises.fit, x),
+        (lambda *a, **k: Mixture.fit(a[0], VonMises, *a[1:], **quick, **k), x[..., 0]),
+        (lambda *a, **k: Mixture.fit(a[0], VonMisesFisher, *a[1:], **quick, **k), vectors[..., 0, :]),
+    ):
+        short, full = fit(samples, w, axis=0), fit(samples, w.reshape(50, 1), axis=0)
+        assert short.batch_shape == (2,)
+        for actual, expected in zip(jax.tree.leaves(short), jax.tree.leaves(full), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
 def test_empty_component():
     """A component without weight keeps its parameters; the others are fitted."""
     x = np.array([0.5, 0.6, 0.7], np.float32)
@@ -303,6 +401,14 @@ def test_invalid_arguments():
         Mixture.fit(x, x, number=2)
     with pytest.raises(TypeError, match="give `number`"):
         Mixture.fit(x, VonMises)
+    with pytest.raises(TypeError, match=r"2 was taken for `weights`.* Mixture.fit\(samples, VonMises, number=2\)"):
+        Mixture.fit(x, VonMises, 2)
+    with pytest.raises(ValueError, match=r"SineBivariateVonMises.fit: samples has shape \(5,\).* jnp.stack"):
+        SineBivariateVonMises.fit(x[:, 0], x[:, 1])
+    with pytest.raises(TypeError, match=r"samples is a masked array.*x.compressed\(\).*weight 0"):
+        Mixture.fit(np.ma.masked_array(x, x > 1), Torus, number=1)
+    with pytest.raises(TypeError, match=r"got None among them. Drop missing values.*weight 0"):
+        Mixture.fit([0.1, None], VonMises, number=1)
     with pytest.raises(ValueError, match="number=0 must be at least 1"):
         Mixture.fit(x, VonMises, number=0)
     with pytest.raises(ValueError, match="phi and psi"):

@@ -129,10 +129,44 @@ def test_weights_batches_and_samples_that_cannot_be_fitted(key):
     np.testing.assert_allclose(ignored.components.concentration, one.components.concentration, rtol=1e-5)
     bad = np.stack([x[0], x[0], x[0], x[0]])
     bad[1, 3], bad[2, 5, 1] = 0, np.nan
-    found = Mixture.fit(bad, VonMisesFisher, number=2, axis=1, starts=1)
-    assert np.isnan(found.probs).all(-1).tolist() == [False, True, True, False]
+    with pytest.raises(
+        ValueError, match=r"2 of 1600 samples .* zero vector.* indices \[1, 3\], \[2, 5\]; the first is"
+    ):
+        Mixture.fit(bad, VonMisesFisher, number=2, axis=1, starts=1)
     capped = Mixture.fit(np.eye(3, dtype=np.float32), VonMisesFisher, number=3, largest_concentration=123.0)
     np.testing.assert_allclose(capped.components.concentration, 123.0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_largest_concentration(tied, key):
+    """No component exceeds it, in many dimensions not the default either; a start above it is fitted."""
+    x = TRUTH.sample(key, (300,))
+    start = Mixture(probs=[0.1, 0.1, 0.8], components=TRUTH.components)
+    for found in (
+        Mixture.fit(x, VonMisesFisher, number=3, starts=2, steps=20, largest_concentration=3.0, tied=tied),
+        Mixture.fit(x, start, steps=20, largest_concentration=3.0, tied=tied),
+    ):
+        assert np.max(found.components.concentration) <= 3
+        assert np.abs(np.asarray(found.probs) - np.asarray(start.probs)).max() > 0.01
+    many = Mixture.fit(np.eye(400, dtype=np.float32)[:5], VonMisesFisher, number=5, starts=1, steps=3, tied=tied)
+    assert np.max(many.components.concentration) <= 1e4
+
+
+@pytest.mark.parametrize("number", [3, 20])
+def test_a_component_of_weight_zero_may_be_nan(number):
+    """It changes neither densities, moments nor their derivatives."""
+    x, rest = jnp.float32([0.6, 0.0, 0.8]), number - 3
+    means = np.concatenate([MEANS, np.full((rest + 1, 3), np.nan)]).astype(np.float32)
+    k = np.r_[20, 60, 4, np.full(rest + 1, np.nan)].astype(np.float32)
+    mixture = Mixture(probs=np.r_[0.3, 0.5, 0.2, np.zeros(rest + 1)], components=VonMisesFisher(means, k))
+    for name in ("log_prob", "prob") if number == 3 else ("log_prob",):
+        value, slope = jax.value_and_grad(getattr(mixture, name))(x)
+        expected, slope_expected = jax.value_and_grad(getattr(TRUTH, name))(x)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        np.testing.assert_allclose(slope, slope_expected, rtol=1e-4, atol=1e-5)
+    for name in ("mean", "variance"):
+        np.testing.assert_allclose(getattr(mixture, name)(), getattr(TRUTH, name)(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mixture.responsibilities(x)[:3], TRUTH.responsibilities(x), rtol=1e-5)
 
 
 def test_draws_and_densities(key):

@@ -188,6 +188,69 @@ def test_fit(k, key):
     assert jnp.isfinite(slope).all()
 
 
+def test_fit_uses_only_directions():
+    """Vectors of all lengths, rounded ones, and zero vectors and NaN of weight 0; against the fit of unit vectors."""
+    x = stats.vonmises_fisher([0.0, 0.6, 0.8], 20.0).rvs(120, random_state=np.random.default_rng(0))
+    lengths = np.random.default_rng(1).uniform(0.5, 1.5, (120, 1))
+    for y in (2 * x, x / 2, lengths * x, 1e-30 * x, 1e30 * x, np.round(x, 1), x.astype(jnp.bfloat16).astype(float)):
+        unit = y / np.linalg.norm(y, axis=1, keepdims=True)
+        mean = unit.mean(0)
+        want = optimize.brentq(lambda k: mean_cosine(3, k) - np.linalg.norm(mean), 1, 1e3)  # noqa: B023
+        for given in (None, mean):
+            found = VonMisesFisher.fit(y.astype(np.float32), mean_direction=given)
+            np.testing.assert_allclose(found.concentration, want, rtol=3e-6)
+            np.testing.assert_allclose(found.mean_direction, mean / np.linalg.norm(mean), atol=3e-7)
+    rounded = VonMisesFisher.fit(x.astype(jnp.bfloat16))
+    assert rounded.concentration.dtype == jnp.bfloat16
+    assert float(rounded.concentration) == pytest.approx(want, rel=2**-8)
+    for k in (1e5, 1e8):
+        near = (7 * np.asarray(VonMisesFisher([0.3, 0.5, 0.7], k).sample(jax.random.key(0), (120,)))).astype(np.float64)
+        unit = near / np.linalg.norm(near, axis=1, keepdims=True)
+        mean = unit.mean(0) / np.linalg.norm(unit.mean(0))
+        want = 2 / np.mean(np.sum(np.square(unit - mean), 1))
+        assert float(VonMisesFisher.fit(near.astype(np.float32)).concentration) == pytest.approx(want, rel=1e-5)
+    same = np.random.default_rng(0).normal(size=(9, 1, 3)).astype(np.float32)
+    assert (VonMisesFisher.fit(np.repeat(same, 30, 1), axis=1).concentration == np.inf).all()
+
+
+def test_fit_ignores_vectors_of_weight_zero():
+    x = stats.vonmises_fisher([0.0, 0.6, 0.8], 20.0).rvs(120, random_state=np.random.default_rng(0)).astype(np.float32)
+    w = np.float32(np.arange(120) % 5 > 0)
+    want = VonMisesFisher.fit(x[w > 0])
+    concentration = jax.jit(lambda x, w: VonMisesFisher.fit(x, w).concentration)
+    for bad in (0, np.nan, np.inf):
+        holes = np.where(w[:, None] > 0, x, np.float32(bad))
+        np.testing.assert_allclose(VonMisesFisher.fit(holes, w).concentration, want.concentration, rtol=1e-6)
+        np.testing.assert_allclose(concentration(holes, w), want.concentration, rtol=1e-5)
+        for slope in jax.grad(concentration, (0, 1))(holes, w):
+            assert np.isfinite(slope).all()
+        assert np.isnan(VonMisesFisher.fit(holes).concentration)
+
+
+def test_other_numbers_of_vectors_compile_nothing(compiled):
+    """One program serves all numbers of vectors up to a power of two."""
+    x = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
+    VonMisesFisher.fit(x)
+    some = jnp.asarray(x[:100].reshape(2, 50, 3))
+    compiled.clear()
+    for found in (VonMisesFisher.fit(x[:70], np.ones(70)), VonMisesFisher.fit(some)):
+        assert np.isfinite(found.concentration)
+    assert compiled == []
+
+
+def test_second_derivatives_of_fit():
+    """Those by a factor of the angles agree with central differences."""
+    with jax.enable_x64(True):
+        x = np.random.default_rng(0).vonmises(0.3, 4.0, 30)
+
+        def concentration(s):
+            return VonMisesFisher.fit(jnp.stack([jnp.cos(s * x), jnp.sin(s * x)], -1)).concentration
+
+        slope = jax.jit(jax.grad(concentration))
+        difference = (slope(1 + 1e-5) - slope(1 - 1e-5)) / 2e-5
+        assert float(jax.grad(slope)(1.0)) == pytest.approx(float(difference), rel=1e-6)
+
+
 def mean_cosine(d, k):
     return special.ive(d / 2, k) / special.ive(d / 2 - 1, k)
 

@@ -263,14 +263,15 @@ def corrected(k, n, known):
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("known", [False, True])
 def test_bias_correction(dtype, known):
-    """The correction agrees with SciPy; with weights, n is (sum w)^2 / sum w^2."""
+    """The correction agrees with SciPy; n is the sum of the weights, or `size`."""
     w = np.random.default_rng(0).uniform(0, 1, 9).astype(dtype)
     loc = 0.3 if known else None
     with jax.enable_x64(dtype == "float64"):
         for k in (0.2, 1.0, 6.0, 200.0):
             x = draw(0.3, k, 9, dtype, seed=4)
-            for weights, n in ((None, 9), (3 * np.ones(9, dtype), 9), (w, w.sum() ** 2 / (w * w).sum())):
-                plain, less = (float(fit(x, weights, loc=loc, bias_correction=c).concentration) for c in (False, True))
+            for weights, n, size in ((None, 9, None), (3 * np.ones(9, dtype), 27, None), (w, w.sum(), None), (w, 7, 7)):
+                plain = float(fit(x, weights, loc=loc).concentration)
+                less = float(fit(x, weights, loc=loc, bias_correction=True, size=size).concentration)
                 exact = np.exp(1j * np.float64(x))
                 mean = np.average(exact, weights=weights)
                 r = (mean * np.exp(-0.3j)).real if known else abs(mean)
@@ -280,6 +281,54 @@ def test_bias_correction(dtype, known):
                 assert less == pytest.approx(corrected(plain, n, known), rel=1e-4, abs=1e-5)
         assert fit(np.zeros(5), bias_correction=True).concentration == np.inf
         assert np.isnan(fit([], bias_correction=True)).all()
+
+
+def test_weights_are_counts():
+    """Grouped data have the estimates of the long data, also corrected, and shares have them with `size`."""
+    x, counts = draw(0.3, 3.0, (2, 6)), np.array([3, 8, 6, 2, 0, 1])
+    for known in (None, 0.3):
+        for correction in (False, True):
+            long = fit(np.repeat(x, counts, 1), axis=1, loc=known, bias_correction=correction)
+            grouped = fit(x, counts, axis=1, loc=known, bias_correction=correction)
+            np.testing.assert_allclose(grouped.concentration, long.concentration, rtol=1e-5)
+            size = {"size": np.array([20, 20])} if correction else {}
+            shares = fit(x, counts / 20, axis=1, loc=known, bias_correction=correction, **size)
+            np.testing.assert_allclose(shares.concentration, long.concentration, rtol=1e-5)
+    for size in (0.0, -3.0, np.nan):
+        assert np.isnan(fit(x, bias_correction=True, size=size).concentration)
+    with pytest.raises(ValueError, match=r"fit: size=5 has no effect without bias_correction=True"):
+        fit(x, size=5)
+    with pytest.raises(ValueError, match=r"fit: size of shape \(3,\) does not broadcast .* estimate, \(2,\)"):
+        fit(x, axis=1, bias_correction=True, size=np.ones(3))
+
+
+@pytest.mark.parametrize("missing", [np.nan, np.inf, 1e20])
+def test_values_of_weight_zero_are_ignored(missing):
+    """Estimates and derivatives are those without the values, by the padded program and under a transformation."""
+    x = draw(0.2, 4.0, 60)
+    keep = np.arange(60) % 7 > 0
+    holes, w = np.where(keep, x, np.float32(missing)), np.float32(keep)
+    want = fit(x[keep])
+    for found in (fit(holes, w), jax.jit(fit)(holes, w), fit(np.stack([holes, x], 1), w, axis=0)):
+        for estimate, expected in zip(found, want, strict=True):
+            np.testing.assert_allclose(np.ravel(estimate)[0], expected, rtol=1e-5)
+    by_x, by_w = slopes_with_weights(holes, w)
+    assert np.isfinite(by_x).all()
+    assert np.isfinite(by_w).all()
+    assert (np.asarray(by_x)[~keep] == 0).all()
+    np.testing.assert_allclose(by_x[keep], slopes_with_weights(x, w)[0][keep], rtol=1e-4, atol=1e-6)
+
+
+def test_other_numbers_of_angles_compile_nothing(compiled):
+    """One program serves all numbers of angles up to a power of two, in all shapes, with and without weights."""
+    x = draw(0.3, 2.0, 250)
+    fit(x)
+    some = jnp.asarray(x[:200])
+    compiled.clear()
+    for found in (fit(some), fit(x[:150], np.ones(150)), fit(x[:200].reshape(2, 100)), fit([1, 2] * 70)):
+        assert np.isfinite(found.concentration)
+    assert compiled == []
+    np.testing.assert_allclose(fit(x[:150])[1], jax.jit(fit)(x[:150])[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -352,7 +401,7 @@ def test_class_method():
 
 
 def test_degrees_are_noticed():
-    """A warning says how to convert and how to silence it; traced, few or small angles give none."""
+    """A warning says how to convert and how to silence it; traced or small angles and unwrapped phases give none."""
     degrees = np.linspace(10.0, 300.0, 50)
     kinds = jvm.VonMises, jvm.Torus, jvm.SineBivariateVonMises
     pairs = np.stack([degrees, degrees], -1)
@@ -362,19 +411,25 @@ def test_degrees_are_noticed():
         lambda: jvm.fit(jnp.asarray(degrees)),
         lambda: jvm.VonMises.fit(degrees),
         lambda: jvm.SineBivariateVonMises.fit(pairs),
+        lambda: jvm.fit(np.arange(18)),
+        lambda: jvm.fit([350, 355, 2, 5, 358, 10, 0, 4]),  # about north
+        lambda: jvm.fit(np.float32([359.9, 0.3, 358.2, np.nan])),
+        lambda: jvm.fit(np.float32([20, 22, 23.5, 1, 0.5, 19, 21, 23])),  # hours
+        lambda: jvm.fit(np.arange(1, 366, 3)),  # days of the year
         *(lambda k=k: jvm.Mixture.fit(degrees if k is kinds[0] else pairs, k, **quick) for k in kinds),
     ):
-        with pytest.warns(
-            UserWarning, match=r"fit: most angles are beyond two turns.*jnp.deg2rad.*filterwarnings"
-        ) as w:
+        with pytest.warns(UserWarning, match=r"fit: the angles look like degrees .*jnp.deg2rad.*filterwarnings") as w:
             call()
         assert w[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.jit(jvm.fit)(degrees)
         jvm.fit(np.deg2rad(degrees))
-        jvm.fit(np.linspace(-12.0, 12.0, 9))
+        jvm.fit(np.linspace(-12.0, 12.0, 10))
+        jvm.fit(np.arange(0, 6.4, 0.1))
+        jvm.fit(np.cumsum(np.random.default_rng(0).normal(0.1, 0.3, 200)))
+        jvm.fit(draw(0.3, 2.0, 90).round(1) + np.float32(2 * np.pi) * (np.arange(90) % 3))
         jvm.fit(np.zeros(0))
         jvm.VonMisesFisher.fit(30 * np.eye(3))
-        warnings.filterwarnings("ignore", ".*beyond two turns")
+        warnings.filterwarnings("ignore", ".*look like degrees")
         jvm.fit(degrees)

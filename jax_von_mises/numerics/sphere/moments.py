@@ -8,6 +8,8 @@ These formulas have no cancellation at any concentration, and need no Bessel fun
 cases.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -106,14 +108,18 @@ def scaled_versine_mean(kappa: jax.Array, dimension: int) -> jax.Array:
     return finite * versine_mean(finite, dimension)
 
 
-@jax.custom_jvp
-def _concentration(resultant: jax.Array, complement: jax.Array, found: jax.Array, slope: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _concentration(resultant: jax.Array, complement: jax.Array, found: jax.Array, dimension: int) -> jax.Array:
     return found
 
 
 @_concentration.defjvp
-def _concentration_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    return _concentration(*primals), (0.5 / primals[3]) * (tangents[0] - tangents[1])
+def _concentration_jvp(
+    dimension: int, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    kappa = _concentration(*primals, dimension)
+    slope = cosine_variance(jnp.minimum(kappa, KAPPA_MAX), dimension)
+    return kappa, (0.5 / slope) * (tangents[0] - tangents[1])
 
 
 def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
@@ -135,8 +141,7 @@ def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int
 
     kappa = lax.fori_loop(0, 4 if r.dtype == jnp.float32 else 5, newton, kappa)
     kappa = jnp.where(c > 0, kappa, jnp.where(jnp.isnan(c), c, jnp.inf))
-    slope = cosine_variance(jnp.minimum(kappa, KAPPA_MAX), dimension)
-    return _concentration(resultant, complement, kappa, slope)
+    return _concentration(resultant, complement, kappa, dimension)
 
 
 def less_bias(kappa: jax.Array, size: jax.Array, dimension: int, known: bool) -> jax.Array:
