@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -26,7 +25,7 @@ from jax_von_mises.numerics import bessel, density, quantile, tail_probability, 
 from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless, with_slopes
-from jax_von_mises.numerics.sharding import broadcast_sharded, explicit_sharding
+from jax_von_mises.numerics.sharding import sharded_by_batch
 from jax_von_mises.numerics.sphere import moments
 
 P = ParamSpec("P")
@@ -55,18 +54,18 @@ def elementwise(function: Callable[P, jax.Array]) -> Callable[P, jax.Array]:
 @functools.partial(jax.jit, static_argnames=("function", "dtype"))
 def compiled(function: Function, values: Sequence[ArrayLike], dtype: np.dtype) -> jax.Array:
     """Promote and broadcast the `values`, compute with `function`, and round to `dtype` once."""
-    compute = arguments.compute_dtype(dtype)
-    arrays = [jnp.asarray(value, compute) for value in values]
+    arrays = [jnp.asarray(value, arguments.compute_dtype(dtype)) for value in values]
     shape = lax.broadcast_shapes(*(array.shape for array in arrays))
-    chosen = with_all_broadcast(function, explicit_sharding(shape, *arrays))
-    return xla.compute_elementwise(chosen, shape, dtype, (), *arrays)
+    compute = functools.partial(xla.compute_elementwise, with_all_broadcast(function), shape, dtype, ())
+    result: jax.Array = sharded_by_batch(compute, arrays, (0,) * len(arrays))
+    return result
 
 
-def with_all_broadcast(function: Function, sharding: NamedSharding | None) -> Function:
-    """Return a function that calls `function` with all arguments broadcast, with the given `sharding`."""
+def with_all_broadcast(function: Function) -> Function:
+    """Return a function that calls `function` with all arguments broadcast."""
 
     def compute(shape: tuple[int, ...], _: Any, *values: jax.Array) -> jax.Array:
-        return function(*(broadcast_sharded(x, shape, sharding) for x in values))
+        return function(*(jnp.broadcast_to(x, shape) for x in values))
 
     return compute
 
