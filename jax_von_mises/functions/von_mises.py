@@ -75,8 +75,21 @@ def finite_loc(loc: jax.Array) -> jax.Array:
     return nan_unless(loc, jnp.isfinite(loc))
 
 
-def _log_prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    return density.log_density(deviation(x, loc)[0], valid(concentration))
+def about_loc(function: Function) -> Function:
+    """Return a function of (x, loc, concentration), from one of (x - loc less full turns, turns, concentration)."""
+
+    def compute(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
+        return function(*deviation(x, loc), valid(concentration))
+
+    return compute
+
+
+def log_density_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the logarithm of the density at angles that are `turns` full turns and a `difference` away from `loc`."""
+    return density.log_density(difference, concentration)
+
+
+_log_prob = about_loc(log_density_at)
 
 
 def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -120,8 +133,12 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     return evaluate("log_prob", _log_prob, x=x, loc=loc, concentration=concentration)
 
 
-def _prob(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    return density.density(deviation(x, loc)[0], valid(concentration))
+def density_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the density."""
+    return density.density(difference, concentration)
+
+
+_prob = about_loc(density_at)
 
 
 def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -141,18 +158,20 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     return evaluate("prob", _prob, x=x, loc=loc, concentration=concentration)
 
 
-def _cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    difference, turns = deviation(x, loc)
-    return turns + tail_probability.lower_tail(difference, valid(concentration))
+def cdf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the cumulative probability."""
+    return turns + tail_probability.lower_tail(difference, concentration)
 
 
-def _sf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    difference, turns = deviation(x, loc)
-    concentration = valid(concentration)
+def sf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the survival function."""
     upper = tail_probability.lower_tail(-difference, concentration)
     # A point mass belongs to the lower side.
     upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
     return upper - turns
+
+
+_cdf, _sf = about_loc(cdf_at), about_loc(sf_at)
 
 
 def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -187,13 +206,15 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     return evaluate("sf", _sf, x=x, loc=loc, concentration=concentration)
 
 
-def _log_cdf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    difference, turns = deviation(x, loc)
-    concentration = valid(concentration)
+def log_cdf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the logarithm of `cdf_at`."""
     within = tail_probability.log_lower_tail(difference, concentration)
     # Select twice, since the logarithm of an unselected 0 would still make the derivative NaN.
     beyond = jnp.where(turns == 0, 1, turns + tail_probability.lower_tail(difference, concentration))
     return jnp.where(turns == 0, within, jnp.log(beyond))
+
+
+_log_cdf = about_loc(log_cdf_at)
 
 
 def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -210,13 +231,15 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     return evaluate("log_cdf", _log_cdf, x=x, loc=loc, concentration=concentration)
 
 
-def _log_sf(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-    difference, turns = deviation(x, loc)
-    concentration = valid(concentration)
+def log_sf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the logarithm of `sf_at`."""
     within = tail_probability.log_lower_tail(-difference, concentration)
     within = jnp.where((concentration == jnp.inf) & (difference == 0), -jnp.inf, within)
     beyond = jnp.where(turns == 0, 1, tail_probability.lower_tail(-difference, concentration) - turns)
     return jnp.where(turns == 0, within, jnp.log(beyond))
+
+
+_log_sf = about_loc(log_sf_at)
 
 
 def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:

@@ -33,8 +33,9 @@ def broadcast_sharded(x: jax.Array, shape: tuple[int, ...], out_sharding: NamedS
 def sharded_by_batch(compute: Callable[..., Any], arrays: Sequence[jax.Array], ranks: Sequence[int]) -> Any:
     """Return ``compute(*arrays)``; for arrays on a mesh with explicit axes, the batch of the results is sharded alike.
 
-    `ranks` counts the axes of each array after its batch. The results start with the axes of the broadcast batch. Inside, the compiler chooses the shardings: few
-    operations between sharded arrays, constants and vectors have explicit rules.
+    `ranks` counts the axes of each array after its batch. The results start with the axes of the broadcast batch.
+    Inside, the compiler chooses the shardings: few operations between sharded arrays, constants and vectors have
+    explicit rules.
     """
     meshes = [jax.typeof(x).sharding.mesh for x in arrays if explicit([x])]
     if not meshes:
