@@ -131,7 +131,7 @@ def test_densities_of_long_vectors():
     assert np.max(np.abs(distribution.log_prob(x) - expected) / np.maximum(1, np.abs(expected))) < 4e-7
     tail = reference.sf(np.abs(away), k)
     for function, below in ((distribution.cdf, away < 0), (distribution.sf, away > 0)):
-        seen = (tail > 1e-6) & below & (np.abs(x - exact) < 3)
+        seen = (tail > 1e-6) & below & (np.abs(x - exact) < 3) & (length > 0.01)
         np.testing.assert_allclose(function(x)[seen], tail[seen], rtol=4e-6)
     found = VonMisesFisher.from_natural(eta).log_prob(of_angle(x.astype(float)).astype(np.float32))
     y = of_angle(x.astype(float)).astype(np.float32).astype(float)
