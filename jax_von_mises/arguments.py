@@ -200,7 +200,7 @@ def with_axes(value: Any, ndim: int, dtype: np.dtype[Any]) -> Any:
     if type(value) is float:
         # A float32 array would turn results of bfloat16 to float32; a weakly typed one does not.
         compute = compute_dtype(dtype)
-        value = _with_dtype(value, compute) if dtype == compute else as_jax(value)
+        value = with_dtype(value, compute) if dtype == compute else as_jax(value)
     return value.reshape((1,) * (ndim - value.ndim) + value.shape)
 
 

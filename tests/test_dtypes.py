@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jax_von_mises as jvm
-from jax_von_mises import runtime
+from jax_von_mises import rotations, runtime
 
 DENSITIES = ("log_prob", "prob", "cdf", "sf", "log_cdf", "log_sf", "icdf", "isf")
 MOMENTS = ("entropy", "mean", "mode", "variance", "stddev", "kl_divergence")
@@ -183,3 +183,79 @@ def test_integers_of_64_bits():
     np.testing.assert_array_equal(jvm.variance(far), jvm.variance(far.astype(np.float32)))
     np.testing.assert_array_equal(jvm.variance(far[0]), jvm.variance(2.0**40))
     assert np.abs(jvm.sample_von_mises(KEY, 0.0, far)).max() < 1e-4
+
+
+def narrow(dtype):
+    """Return distributions of each class with parameters of one dtype, by name."""
+    of = lambda *values: np.asarray(values if len(values) > 1 else values[0], dtype)  # noqa: E731
+    angles = {
+        "VonMises": jvm.VonMises(of(0.3), of(4)),
+        "from_natural": jvm.VonMises.from_natural(of(1, 2)),
+        "WrappedCauchy": jvm.WrappedCauchy(of(0.3), of(0.5)),
+        "Cardioid": jvm.Cardioid(of(0.3), of(0.3)),
+        "WrappedNormal": jvm.WrappedNormal(of(0.3), of(0.7)),
+        "SineSkewed": jvm.SineSkewed(jvm.WrappedNormal(of(0.3), of(0.7)), of(0.5)),
+        "CircularDistribution": jvm.CircularDistribution(lambda x, k: k * jnp.cos(x), of(2)),
+    }
+    directions = {f"{d} dimensions": jvm.VonMisesFisher(of(*np.eye(d)[0]), of(4)) for d in (2, 3, 4, 10)}
+    mixed = {
+        "mixture of angles": jvm.VonMises(of(0.3, 1), of(0.7, 1)),
+        "mixture of directions": jvm.VonMisesFisher(of(*np.eye(4)[:2]), of(4, 9)),
+        "mixture of pairs": jvm.SineBivariateVonMises(*(of(i, i) for i in range(4)), of(0.5, 0.5)),
+    }
+    return {
+        **angles,
+        **directions,
+        **{name: jvm.Mixture(probs=of(0.4, 0.6), components=components) for name, components in mixed.items()},
+        "natural directions": jvm.VonMisesFisher.from_natural(of(1, 2, 2, 4)),
+        "SineBivariateVonMises": jvm.SineBivariateVonMises(*map(of, (0.1, 0.2, 2, 3, 0.5))),
+        "CosineBivariateVonMises": jvm.CosineBivariateVonMises(*map(of, (0.1, 0.2, 2, 3, 0.5))),
+        "Torus": jvm.Torus(jvm.VonMises(of(0.1, 0.2), of(2, 3))),
+        "IsotropicGaussianSO3": rotations.IsotropicGaussianSO3(of(1, 0, 0, 0), of(0.5)),
+    }
+
+
+def direct(distribution):
+    return distribution.sample(KEY, (50,), method="direct")
+
+
+def tabulated(distribution):
+    return distribution.sample(KEY, (50,), method="table")
+
+
+# Methods, and the argument of those that have one: a value, or a number.
+METHODS = {
+    **dict.fromkeys(("log_prob", "cdf", "score", "cosine_cdf"), "value"),
+    **dict.fromkeys(("icdf", "cosine_icdf", "marginal_log_prob", "standard_errors"), "number"),
+    **dict.fromkeys(("entropy", "variance", "expected_score_norm"), None),
+}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_narrow_parameters_in_64_bits(dtype):
+    """JAX's 64-bit mode changes no dtype on the way to a result; the tests refuse implicit promotion."""
+    with jax.enable_x64(True):
+        for name, distribution in narrow(dtype).items():
+            value = np.full(distribution.event_shape, 0.5, dtype)
+            calls = [lambda x: jax.jvp(lambda x: x.sample(KEY, (50,)), (x,), (x,))]
+            calls += [tabulated] if "table" in distribution._drawn_by()[0].methods else []
+            for method, argument in METHODS.items():
+                given = {"value": (value,), "number": (np.asarray(0.3, dtype),)}.get(argument, ())
+                if hasattr(distribution, method) and not (name.startswith("mixture") and method != "log_prob"):
+                    calls.append(lambda x, method=method, given=given: getattr(x, method)(*given))
+            for call in calls:
+                shapes = jax.tree.leaves(jax.eval_shape(call, jax.tree.map(jnp.asarray, distribution)))
+                assert all(shape.dtype in (dtype, jnp.complex64) for shape in shapes), name
+
+
+@pytest.mark.parametrize("name", ["4 dimensions", "WrappedNormal", "IsotropicGaussianSO3"])
+def test_draws_in_64_bits(name):
+    """Draws of float32 parameters are the same in 64-bit mode; those of rotations by the table, up to rounding."""
+    call = tabulated if name == "IsotropicGaussianSO3" else direct
+    drawn = []
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            drawn.append(np.asarray(call(narrow(np.float32)[name])))
+    assert drawn[0].dtype == drawn[1].dtype == np.float32
+    np.testing.assert_allclose(*drawn, atol=4e-7)

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue
+from jax_von_mises.numerics.sharding import sharded_by_batch
 from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import Family
 
@@ -394,7 +395,7 @@ def computed(
     def aligned(x: jax.Array, rank: int) -> jax.Array:
         return x.reshape((1,) * (most + rank - x.ndim) + x.shape) if x.ndim else x
 
-    found = function(*static, *map(aligned, arrays, ranks))
+    found = sharded_by_batch(functools.partial(function, *static), list(map(aligned, arrays, ranks)), ranks)
     return jax.tree.map(lambda x: x.astype(dtype), found)
 
 

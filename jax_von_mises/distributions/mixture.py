@@ -203,12 +203,12 @@ class Mixture(OfDensity):
 
         The components have no common `loc` from which to count. The absolute error is 3 ulp of 1.
         """
-        each = functools.partial(self.components.cdf, start=self._start("cdf", start))
+        each = functools.partial(self._weighted().cdf, start=self._start("cdf", start))
         return self._mean_of("cdf", each, value)
 
     def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return 1 - `cdf`, the probability of an angle between `value` and pi, as accurate as `cdf`."""
-        each = functools.partial(self.components.sf, start=self._start("sf", start))
+        each = functools.partial(self._weighted().sf, start=self._start("sf", start))
         return self._mean_of("sf", each, value)
 
     def _start(self, method: str, start: ArrayLike | None) -> jax.Array:
@@ -219,7 +219,7 @@ class Mixture(OfDensity):
     def _mean_of(self, method: str, each: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
         """Return the mean over the components of a method at `value`."""
         weights, found = em.promote_and_broadcast(self.probs, self._each(each, value))
-        return jnp.sum(weights * jnp.where(weights == 0, 0, found), -1)
+        return jnp.sum(weights * found, -1)
 
     def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return the angle in [-pi, pi), or [start, start + 2 pi], with probability `q` below it.

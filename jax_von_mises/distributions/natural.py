@@ -67,11 +67,31 @@ class OfNatural(Parametric):
         """Return the checked natural parameter."""
         return arguments.parameter(type(self).__name__, "natural", self.natural)
 
+    def _of_natural(
+        self, method: str, function: Callable[..., jax.Array], value: ArrayLike, rank: int = 0
+    ) -> jax.Array:
+        """Return ``function(value, natural)``; `rank` counts the last axes of a value that are not of the batch.
+
+        The natural parameter is not rounded on the way, as the parameters computed from it are.
+        """
+        caller = f"{self._base().__name__}.{method}"
+        arrays, dtype = arguments.parameters(caller, None, value=value, natural=self.natural)
+        ranks = {"value": rank, "natural": 1}
+        shapes = {name: np.shape(x)[: np.ndim(x) - ranks[name]] for name, x in arrays.items()}
+        arguments.broadcast_shapes(caller, shapes)
+        found: jax.Array = computed(away, (function,), tuple(arrays.values()), tuple(ranks.values()), dtype)
+        return found
+
     def _part(self, part: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Return a function of the natural parameter, moved away from 0."""
         value = self._leaf()
         found: jax.Array = converted(part, value, arguments.float_dtype(type(self).__name__, None, [value]))
         return found
+
+
+def away(function: Callable[..., jax.Array], value: jax.Array, vector: jax.Array) -> jax.Array:
+    """Return a function of a value and a natural parameter, which is moved away from 0."""
+    return function(value, natural.away_from_zero(vector, natural.SMALLEST))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))

@@ -20,6 +20,7 @@ from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.functions.samples import WeightedSets, check_size, total
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless, with_slopes
+from jax_von_mises.numerics.natural import log_density_of_directions
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 from jax_von_mises.sampling import sphere
 
@@ -103,8 +104,9 @@ class VonMisesFisher(Parametric):
 
         Notes
         -----
-        First derivatives with respect to `natural` are right for every value, also at 0; second ones lose their digits
-        to rounding as the length of `natural` approaches 0. First derivatives of draws differ from
+        First derivatives with respect to `natural` are right for every value, also at 0, and so are the second ones of
+        `log_prob`; those of other methods lose their digits to rounding as the length of `natural` approaches 0. First
+        derivatives of draws differ from
         derivatives with respect to `mean_direction`, which would be infinite at 0: a change :math:`d\eta` across
         :math:`\eta` moves a draw x, with the cosine w of its angle to :math:`\mu`, by
         :math:`(1 - e^{-\kappa(1 + w)}) / \kappa` times :math:`w\,d\eta - (x\cdot d\eta)\mu`. Means of functions of
@@ -336,6 +338,12 @@ class NaturalVonMisesFisher(OfNatural, VonMisesFisher):
     def mean_direction(self) -> jax.Array:
         """The natural parameter, away from 0."""
         return self._part(itself)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """See `VonMisesFisher.log_prob`."""
+        given = arguments.parameter("VonMisesFisher.log_prob", "value", value)
+        arguments.dimension("VonMisesFisher.log_prob", "value", given, self.dimension)
+        return self._of_natural("log_prob", log_density_of_directions, value, 1)
 
 
 def spread(*arrays: jax.Array) -> list[jax.Array]:

@@ -1,6 +1,7 @@
 """Define `VonMises`, with `functions.von_mises` as methods, named as in NumPyro, TFP and distrax."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -13,7 +14,7 @@ from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
-from jax_von_mises.numerics.natural import angle_of, vector_of
+from jax_von_mises.numerics.natural import angle_of, log_density_of_angles, polar, vector_of
 from jax_von_mises.sampling import sampler
 
 
@@ -91,12 +92,18 @@ class VonMises(Parametric, OfDensity):
 
         Notes
         -----
-        First derivatives with respect to `natural` are right for every value, also at 0; second ones lose their digits
-        to rounding as the length of `natural` approaches 0. First derivatives of draws differ from
+        First derivatives with respect to `natural` are right for every value, also at 0, and so are the second ones of
+        `log_prob`; those of other methods lose their digits to rounding as the length of `natural` approaches 0. First
+        derivatives of draws differ from
         derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
         :math:`(1 - e^{-\kappa(1 + \cos(x - \mu))}) / \kappa` times a change across :math:`\eta`. Means of functions of
         draws have the same derivatives either way. At 0, where no angle is the mean direction, the concentration is
         2^-60 (2^-13 in float16) and `loc` is 0.
+
+        In float32, `log_prob` has the bound of the function, although `loc` and `concentration` are rounded. To `prob`,
+        `cdf` and `sf`, the rounding of :math:`x - \mu` and :math:`\kappa` to float32 may add its effect. In float64,
+        the direction is rounded to an angle, which adds up to 4e-16 times :math:`\kappa |\sin(x - \mu)|` to the error
+        of `log_prob`.
 
         Examples
         --------
@@ -264,3 +271,45 @@ class NaturalVonMises(OfNatural, VonMises):
     def loc(self) -> jax.Array:
         """Direction of the natural parameter in radians; 0 for a parameter of 0."""
         return self._part(angle_of)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """See `jax_von_mises.log_prob`."""
+        return self._of_natural("log_prob", log_density_of_angles, value)
+
+    def prob(self, value: ArrayLike) -> jax.Array:
+        """See `jax_von_mises.prob`."""
+        return self._of_natural("prob", from_direction(von_mises.density_at), value)
+
+    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """See `jax_von_mises.cdf`; every full turn adds 1."""
+        if start is not None:
+            return super().cdf(value, start=start)
+        return self._of_natural("cdf", from_direction(von_mises.cdf_at), value)
+
+    def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """See `jax_von_mises.log_cdf`."""
+        if start is not None:
+            return super().log_cdf(value, start=start)
+        return self._of_natural("log_cdf", from_direction(von_mises.log_cdf_at), value)
+
+    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """See `jax_von_mises.sf`."""
+        if start is not None:
+            return super().sf(value, start=start)
+        return self._of_natural("sf", from_direction(von_mises.sf_at), value)
+
+    def log_sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """See `jax_von_mises.log_sf`."""
+        if start is not None:
+            return super().log_sf(value, start=start)
+        return self._of_natural("log_sf", from_direction(von_mises.log_sf_at), value)
+
+
+@functools.cache
+def from_direction(function: von_mises.Function) -> von_mises.Function:
+    """Return a function of (x, natural) that calls one of (x less the direction and full turns, turns, length)."""
+
+    def compute(x: jax.Array, natural: jax.Array) -> jax.Array:
+        return function(*polar(x, natural)[:3])
+
+    return compute

@@ -5,6 +5,7 @@ density is :math:`(1-\rho^2) / (2\pi(1+\rho^2-2\rho\cos x))`, and the cardioid d
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,7 @@ def cauchy_quantile(t: jax.Array, half_minus_t: jax.Array, rho: jax.Array) -> ja
 def cauchy_entropy(loc: jax.Array, rho: jax.Array) -> jax.Array:
     """Return the differential entropy, log(2 pi (1 - rho^2))."""
     rho = valid_length(rho, 1)
-    return nan_unless(np.log(2 * np.pi) + jnp.log1p(-rho) + jnp.log1p(rho), jnp.isfinite(loc))
+    return nan_unless(math.log(2 * np.pi) + jnp.log1p(-rho) + jnp.log1p(rho), jnp.isfinite(loc))
 
 
 def cauchy_length(order: int, rho: jax.Array) -> jax.Array:
@@ -165,10 +166,10 @@ def normal_log_density(x: jax.Array, scale: jax.Array) -> jax.Array:
     # The largest is 0, or more if the reduction of a large angle has rounded `x` to more than pi.
     top = lax.stop_gradient(functools.reduce(jnp.maximum, relative))
     sums = sum(jnp.exp(each - top) for each in relative)
-    direct = -0.5 * jnp.square(in_scales(x, small)) + top + jnp.log(sums) - jnp.log(small * np.sqrt(2 * np.pi))
+    direct = -0.5 * jnp.square(in_scales(x, small)) + top + jnp.log(sums) - jnp.log(small * math.sqrt(2 * np.pi))
     rho = normal_length(1, jnp.where(narrow, 2.5, scale))
     series = sum(rho ** (k * k) * jnp.cos(k * x) for k in range(1, TERMS + 1))
-    value = jnp.where(narrow, direct, jnp.log1p(2 * series) - np.log(2 * np.pi))
+    value = jnp.where(narrow, direct, jnp.log1p(2 * series) - math.log(2 * np.pi))
     return jnp.where(scale == 0, jnp.where(x == 0, jnp.inf, -jnp.inf), value)
 
 

@@ -16,15 +16,23 @@ of continuity, they keep the right distribution in any dimension if :math:`(p b)
 .. math:: b(w) = (1 - e^{-\kappa(1 + w)}) / \kappa
 
 is finite everywhere, 0 opposite to the mean direction, and 1 + w at :math:`\kappa = 0`.
+
+*Densities.* The gradient of log p is x minus the mean vector :math:`m = A \mu`, and the Hessian minus the covariance,
+:math:`(A / \kappa) (I - \mu\mu^T) + A' \mu\mu^T`. Both are given as they stand: the chain rule through the direction
+would divide by :math:`\kappa^2`, and differences of large terms would remain at 0.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.circle import deviation, reduce_turns
+from jax_von_mises.numerics import density
+from jax_von_mises.numerics.circle import TWO_PI, deviation, reduce_turns
 from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.sphere import vectors
+from jax_von_mises.numerics.sphere import moments, vectors
 
 # Lengths below this one are replaced by it. The smallest float16 needs a larger one.
 SMALLEST, SMALLEST_HALF = 2.0**-60, 2.0**-13
@@ -96,3 +104,119 @@ def _turn_directions_jvp(
     cosine = jnp.sum(at * unit, -1, keepdims=True)
     moved = cosine * change - jnp.sum(at * change, -1, keepdims=True) * unit
     return x, tangents[0] + (turning(kappa, 1 + cosine) * moved).astype(x.dtype)
+
+
+class Polar(NamedTuple):
+    """Angles measured from the directions of vectors, and the lengths of these vectors."""
+
+    away: jax.Array
+    """In [-pi, pi] up to rounding."""
+    turns: jax.Array
+    """The number of turns removed."""
+    length: jax.Array
+    lost: tuple[jax.Array | float, jax.Array | float]
+    """What rounding has removed from `away` and `length`; 0 in float64."""
+
+
+def polar(x: jax.Array, vector: jax.Array) -> Polar:
+    """Return the `Polar` of angles and vectors; in float32, from angles and lengths in float64."""
+    length, angle = concentration_of(vector), angle_of(vector)
+    away, turns = deviation(x, angle)
+    length = jnp.broadcast_to(length, away.shape)
+    if vector.dtype == jnp.float64:
+        return Polar(away, turns, length, (0.0, 0.0))
+    with jax.enable_x64(True):
+        fixed = (lax.stop_gradient(each) for each in (x, vector[..., 0], vector[..., 1], turns))
+        wide, first, second, whole = (lax.convert_element_type(each, np.float64) for each in fixed)
+        exact = (wide - lax.atan2(second, first)) - whole * TWO_PI, lax.sqrt(first * first + second * second)
+        near = [lax.convert_element_type(each, np.float32) for each in exact]
+        lost = [
+            lax.convert_element_type(each - lax.convert_element_type(rounded, np.float64), np.float32)
+            for each, rounded in zip(exact, near, strict=True)
+        ]
+    # Invalid numbers are NaN in both.
+    length = with_derivatives_of(jnp.broadcast_to(near[1], away.shape), length)
+    return Polar(with_derivatives_of(near[0] + 0 * lax.stop_gradient(away), away), turns, length, (lost[0], lost[1]))
+
+
+@jax.custom_jvp
+def with_derivatives_of(value: jax.Array, formula: jax.Array) -> jax.Array:
+    """Return `value`, with the derivatives of a `formula` of the same number, whose own value has fewer digits."""
+    return value
+
+
+@with_derivatives_of.defjvp
+def _with_derivatives_of_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    return with_derivatives_of(*primals), tangents[1]
+
+
+@jax.custom_jvp
+def mean_vector(vector: jax.Array) -> jax.Array:
+    """Return the mean vector for natural parameters away from 0."""
+    return (
+        moments.mean_cosine(concentration_of(vector), vector.shape[-1])[..., None] * vectors.direction_of(vector).unit
+    )
+
+
+@mean_vector.defjvp
+def _mean_vector_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (vector,), (change,) = primals, tangents
+    dimension, kappa, unit = vector.shape[-1], concentration_of(vector), vectors.direction_of(vector).unit
+    share = (moments.mean_cosine(kappa, dimension) / kappa)[..., None]
+    along = unit * jnp.sum(unit * change, -1, keepdims=True)
+    variance = moments.cosine_variance(kappa, dimension)[..., None]
+    return mean_vector(vector), share * (change - along) + variance * along
+
+
+@jax.custom_jvp
+def log_density_of_angles(x: jax.Array, vector: jax.Array) -> jax.Array:
+    """Return log p at angles, for natural parameters away from 0."""
+    away, _, kappa, (lost, lost_length) = polar(x, vector)
+    by_angle, along = density.score(away, kappa)
+    return density.log_density(away, kappa) + (by_angle * lost + along * lost_length)
+
+
+@log_density_of_angles.defjvp
+def _log_density_of_angles_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    x, vector = primals
+    unit = vectors.direction_of(vector).unit
+    away, _, kappa, _ = polar(x, vector)
+    by_angle, along = density.score(away, kappa)
+    across = jnp.stack([-unit[..., 1], unit[..., 0]], -1)
+    angle = reduce_turns(x)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    by_vector = along[..., None] * unit + jnp.sin(away)[..., None] * across
+    by_vector = with_derivatives_of(by_vector, jnp.stack([cosine, sine], -1) - mean_vector(vector))
+    by_angle = with_derivatives_of(by_angle, vector[..., 1] * cosine - vector[..., 0] * sine)
+    return log_density_of_angles(x, vector), by_angle * tangents[0] + jnp.sum(by_vector * tangents[1], -1)
+
+
+@jax.custom_jvp
+def log_density_of_directions(x: jax.Array, vector: jax.Array) -> jax.Array:
+    """Return log p at directions, for natural parameters away from 0."""
+    kappa = concentration_of(vector)
+    versine = vectors.versine(x, vectors.direction_of(vector))
+    return -kappa * versine - moments.log_norm(kappa, vector.shape[-1])
+
+
+@log_density_of_directions.defjvp
+def _log_density_of_directions_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    x, vector = primals
+    direction, kappa = vectors.direction_of(vector), concentration_of(vector)
+    found = vectors.unit_of(x)
+    y = found.y / jnp.sqrt(found.square)[..., None]
+    by_vector = (y - direction.unit - direction.lost) + (
+        moments.versine_mean(kappa, x.shape[-1])[..., None] * direction.unit
+    )
+    by_vector = with_derivatives_of(by_vector, y - mean_vector(vector))
+    by_value = jax.vjp(lambda x: vectors.versine(x, direction), x)[1](-kappa)[0]
+    across = vector - y * jnp.sum(vector * y, -1, keepdims=True)
+    by_value = with_derivatives_of(by_value, found.times(across))
+    change = jnp.sum(by_value * tangents[0], -1) + jnp.sum(by_vector * tangents[1], -1)
+    return log_density_of_directions(x, vector), change

@@ -18,6 +18,7 @@ gives its derivative at a fixed tail probability without another integral,
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -85,9 +86,9 @@ def waves(sigma: jax.Array) -> list[jax.Array]:
     count = RANGE[sigma.dtype.name].waves
     square = sigma * sigma
     weights = [jnp.exp((-0.5 * order * (order + 1)) * square) for order in range(1, count)]
-    rows = wave_coefficients(count)
+    rows = wave_coefficients(count).tolist()
     return [
-        rows[0, j] + xla.tree_sum([w * rows[order, j] for order, w in enumerate(weights, 1) if rows[order, j] != 0])
+        rows[0][j] + xla.tree_sum([w * rows[order][j] for order, w in enumerate(weights, 1) if rows[order][j] != 0])
         for j in range(count)
     ]
 
@@ -168,7 +169,7 @@ class Kernel(NamedTuple):
     def log_peak(self) -> jax.Array:
         """The logarithm of the factor before the sum of turns."""
         sigma = self.of_turns
-        return (sigma * sigma / 8 + float(0.5 * np.log(2 * np.pi))) - 3 * jnp.log(sigma)
+        return (sigma * sigma / 8 + 0.5 * math.log(2 * np.pi)) - 3 * jnp.log(sigma)
 
     def log_density(self, at: Angle) -> jax.Array:
         """Return log f."""
@@ -242,7 +243,7 @@ def quantile(t: jax.Array, upper: jax.Array, sigma: jax.Array) -> jax.Array:
     """
     kernel = Kernel.of(sigma)
     sign = jnp.where(upper, 1, -1).astype(t.dtype)
-    share = (np.sqrt(8 / np.pi) * jnp.exp(kernel.of_turns * kernel.of_turns / 8)) / t
+    share = (math.sqrt(8 / np.pi) * jnp.exp(kernel.of_turns * kernel.of_turns / 8)) / t
 
     def step(_: int, signed: jax.Array) -> jax.Array:
         at = Angle.of_signed(signed)
@@ -271,8 +272,8 @@ def first_guess(kernel: Kernel, t: jax.Array, upper: jax.Array) -> jax.Array:
     low = spread * v * (1 + v * v * (0.1 + 0.04 * v * v))
     # In the upper tail, use Wilson and Hilferty's approximation for the length of such a vector.
     z = vectors.normal(t, 0.5 - t, jnp.zeros_like(t, bool))
-    root = jnp.sqrt(25 / 27 + np.sqrt(2 / 27) * z)
-    far = (spread * np.sqrt(3)) * (root * root * root)
+    root = jnp.sqrt(25 / 27 + math.sqrt(2 / 27) * z)
+    far = (spread * math.sqrt(3)) * (root * root * root)
     # Near pi, p is nearly a multiple of a hyperbolic cosine (or a cosine).
     flat = Kernel.of(jnp.maximum(sigma, FLAT))
     at_pi = Angle(pi, zero)
@@ -280,7 +281,7 @@ def first_guess(kernel: Kernel, t: jax.Array, upper: jax.Array) -> jax.Array:
     by_waves = 0.5 * flat.coefficients[1] / flat.coefficients[0]
     rate = jnp.where(flat.by_turns(pi), (np.pi / square) ** 2 - 3 / square + 0.25, by_waves) - 0.5
     size = jnp.sqrt(jnp.maximum(jnp.abs(rate), 1e-6))
-    y = size * t * jnp.exp(np.log(np.pi / 2) - flat.log_density(at_pi))
+    y = size * t * jnp.exp(math.log(np.pi / 2) - flat.log_density(at_pi))
     sine = jnp.minimum(y, 1)
     square = sine * sine
     nearly_arcsine = sine * (1 + square * (1 / 6 + 0.4 * square))

@@ -1,12 +1,13 @@
-"""Find the explicit sharding of a result, and broadcast arrays to it."""
+"""Find the explicit sharding of a result, broadcast arrays to it, and compute with arrays that have one."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-__all__ = ["broadcast_sharded", "explicit", "explicit_sharding"]
+__all__ = ["broadcast_sharded", "explicit", "explicit_sharding", "sharded_by_batch"]
 
 
 def explicit(arrays: Iterable[jax.Array]) -> bool:
@@ -27,3 +28,23 @@ def broadcast_sharded(x: jax.Array, shape: tuple[int, ...], out_sharding: NamedS
     """Broadcast `x` to `shape` with the sharding `out_sharding`."""
     dimensions = tuple(range(len(shape) - x.ndim, len(shape)))
     return lax.broadcast_in_dim(x, shape, dimensions, out_sharding=out_sharding)
+
+
+def sharded_by_batch(compute: Callable[..., Any], arrays: Sequence[jax.Array], ranks: Sequence[int]) -> Any:
+    """Return ``compute(*arrays)``; for arrays on a mesh with explicit axes, the batch of the results is sharded alike.
+
+    `ranks` counts the axes of each array after its batch. The results start with the axes of the broadcast batch.
+    Inside, the compiler chooses the shardings: few operations between sharded arrays, constants and vectors have
+    explicit rules.
+    """
+    meshes = [jax.typeof(x).sharding.mesh for x in arrays if explicit([x])]
+    if not meshes:
+        return compute(*arrays)
+    shapes = [(x.shape[: x.ndim - rank], jax.typeof(x).sharding.spec) for x, rank in zip(arrays, ranks, strict=True)]
+    names: list[Any] = [None] * max(len(shape) for shape, _ in shapes)
+    for shape, spec in shapes:
+        for axis, (size, name) in enumerate(zip(shape, spec, strict=False), len(names) - len(shape)):
+            # A mesh axis shards one axis of a result.
+            if size > 1 and names[axis] is None and name not in names:
+                names[axis] = name
+    return jax.sharding.auto_axes(compute, out_sharding=NamedSharding(meshes[0], PartitionSpec(*names)))(*arrays)

@@ -113,9 +113,7 @@ def test_methods_of_one_angle_belong_to_distributions_of_one_angle():
             assert not hasattr(points, name), name
         with pytest.raises(TypeError, match=r"(?s)^SineSkewed: distribution=.* must be a distribution of one angle"):
             SineSkewed(points, 0.3)
-        with pytest.raises(
-            TypeError, match=r"(?s)^VonMises\.kl_divergence: .* a distribution of one angle"
-        ):
+        with pytest.raises(TypeError, match=r"(?s)^VonMises\.kl_divergence: .* a distribution of one angle"):
             VonMises(0.0, 1.0).kl_divergence(points)
     with pytest.raises(TypeError, match="which is not symmetric"):
         SineSkewed(SineSkewed(angles, 0.3), 0.2)

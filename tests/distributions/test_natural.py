@@ -115,6 +115,54 @@ def test_differences(kind):
             np.testing.assert_allclose(found, differences, atol=1e-9)
 
 
+def test_densities_of_long_vectors():
+    """Densities and tails have the bounds of the functions: the direction is not rounded to an angle first."""
+    rng = np.random.default_rng(0)
+    length = np.repeat([1e-30, 0.1, 1e2, 1e4, 1e6, 1e9], 60)
+    angle = rng.uniform(-np.pi, np.pi, length.size)
+    eta = (length[:, None] * of_angle(angle)).astype(np.float32)
+    near = rng.normal(size=length.size).clip(-2, 2) * rng.choice([0.01, 1, 4], length.size) / np.sqrt(9 + length)
+    x = (angle + near + 2 * np.pi * rng.integers(-3, 3, length.size)).astype(np.float32)
+    x[::7] = rng.uniform(-np.pi, np.pi, x[::7].size)
+    k, exact = np.hypot(*eta.T.astype(float)), np.arctan2(*eta.T.astype(float)[::-1])
+    away = reference.deviation(x.astype(float), exact)
+    distribution = VonMises.from_natural(eta)
+    expected = reference.log_pdf(away, k)
+    assert np.max(np.abs(distribution.log_prob(x) - expected) / np.maximum(1, np.abs(expected))) < 4e-7
+    tail = reference.sf(np.abs(away), k)
+    for function, below in ((distribution.cdf, away < 0), (distribution.sf, away > 0)):
+        seen = (tail > 1e-6) & below & (np.abs(x - exact) < 3) & (length > 0.01)
+        np.testing.assert_allclose(function(x)[seen], tail[seen], rtol=4e-6)
+    found = VonMisesFisher.from_natural(eta).log_prob(of_angle(x.astype(float)).astype(np.float32))
+    y = of_angle(x.astype(float)).astype(np.float32).astype(float)
+    away = np.arctan2(eta[:, 0] * y[:, 1] - eta[:, 1] * y[:, 0], np.sum(eta * y, 1))
+    expected = reference.log_pdf(away, k)
+    assert np.max(np.abs(found - expected) / np.maximum(1, np.abs(expected))) < 1e-6
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_second_derivatives(d):
+    """The Hessian is minus the covariance, at 0 and elsewhere; mixed derivatives are those of the product."""
+    x = np.eye(d, dtype=np.float32)[0] * 0.6 + np.eye(d, dtype=np.float32)[1] * 0.8
+    log_prob = lambda eta, x: VonMisesFisher.from_natural(eta).log_prob(x)  # noqa: E731
+    hessian = jax.jit(jax.vmap(jax.hessian(log_prob), (0, None)))
+    etas = np.stack([vector(d, length, "float32") for length in (0.0, 1e-19, 1e-15, 1e-8, 1e-4, 0.1, 5.0, 1e3)])
+    for eta, found in zip(etas, hessian(etas, x), strict=True):
+        expected = -mean_slope(eta)
+        np.testing.assert_allclose(found, expected, atol=4e-6 * np.abs(expected).max())
+    mixed = jax.jit(jax.jacfwd(jax.grad(log_prob), 1))
+    for eta in etas[[0, 6]]:
+        np.testing.assert_allclose(mixed(eta, x), np.eye(d) - np.outer(x, x), atol=2e-6)
+    if d == 2:
+        of_angles = lambda eta, x: VonMises.from_natural(eta).log_prob(x)  # noqa: E731
+        for eta, found in zip(etas, jax.jit(jax.vmap(jax.hessian(of_angles), (0, None)))(etas, 0.7), strict=True):
+            expected = -mean_slope(eta)
+            np.testing.assert_allclose(found, expected, atol=4e-6 * np.abs(expected).max())
+        by_angle = jax.jit(jax.grad(jax.grad(of_angles, 1), 0))
+        for eta in etas[[0, 6]]:
+            np.testing.assert_allclose(by_angle(eta, 0.7), [-np.sin(0.7), np.cos(0.7)], atol=2e-6)
+
+
 @pytest.mark.parametrize("kind", [VonMises, VonMisesFisher])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
 def test_draws_are_those_of_the_other_parameters(kind, batch, key, dtype):
@@ -132,13 +180,15 @@ def test_draws_are_those_of_the_other_parameters(kind, batch, key, dtype):
         assert x.dtype == dtype
     assert natural.batch_shape == batch
     np.testing.assert_allclose(natural.concentration, np.linalg.norm(eta, axis=-1), rtol=1e-6, atol=1e-18)
-    np.testing.assert_array_equal(natural.log_prob(x[:3]), other.log_prob(x[:3]))
+    # The parameters of the other distribution are rounded.
+    bound = 2 * {"float32": 4e-7 if kind is VonMises else 1e-6, "float64": 1e-14}[dtype]
+    np.testing.assert_allclose(natural.log_prob(x[:3]), other.log_prob(x[:3]), rtol=bound, atol=bound)
     if batch:
         mixture = Mixture(logits=np.zeros(3, dtype), components=natural) if kind is VonMises else None
         if mixture is not None:
             same = Mixture(logits=np.zeros(3, dtype), components=other)
             np.testing.assert_array_equal(mixture.sample(key, (100,)), same.sample(key, (100,)))
-            np.testing.assert_array_equal(mixture.log_prob(0.5), same.log_prob(0.5))
+            np.testing.assert_allclose(mixture.log_prob(0.5), same.log_prob(0.5), rtol=bound, atol=bound)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])

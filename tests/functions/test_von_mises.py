@@ -668,3 +668,18 @@ def test_nan_with_a_payload(dtype, bits, key):
                 assert np.isnan(function(*arguments)).all(), function.__name__
         for arguments in ((nan, good), (good, nan)):
             assert np.isnan(jvm.sample_von_mises(key, *arguments)).all()
+
+
+@pytest.mark.parametrize("turns", [1, 100, 4000])
+def test_log_prob_full_turns_away(turns):
+    """Full turns add what the stated error of the remaining angle does to the logarithm."""
+    rng = np.random.default_rng(turns)
+    k = np.repeat(np.float32([1e2, 1e4, 1e6, 1e9, 1e12]), 100)
+    loc = rng.uniform(-3, 3, k.size).astype(np.float32)
+    x = (loc + 2 * rng.normal(size=k.size) / np.sqrt(k) + 2 * np.pi * turns).astype(np.float32)
+    away = reference.deviation(x, loc)
+    expected = reference.log_pdf(away, k.astype(float))
+    moved = 6e-8 * np.abs(away) + 1e-13 * turns
+    effect = k * moved * (np.abs(np.sin(away)) + moved)
+    error = np.abs(jvm.log_prob(x, loc, k) - expected)
+    assert np.max(error / (4e-7 * np.maximum(1, np.abs(expected)) + effect)) < 1

@@ -14,7 +14,18 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from docs.examples import pipeline
-from jax_von_mises import sample_block, sample_pmap, sample_shard, sample_von_mises
+from jax_von_mises import (
+    Mixture,
+    SineBivariateVonMises,
+    Torus,
+    VonMises,
+    VonMisesFisher,
+    sample_block,
+    sample_pmap,
+    sample_shard,
+    sample_von_mises,
+)
+from jax_von_mises.rotations import IsotropicGaussianSO3
 from tests.arrays import equal
 
 KEY = random.key(5)
@@ -477,6 +488,49 @@ def test_shard_map_of_the_user(axis_type):
     expected = [sample_von_mises(key, 0.3, k, (50,)) for key, k in zip(keys, concentrations, strict=True)]
     actual = jax.jit(mapped)(*jax.device_put((keys, concentrations), NamedSharding(mesh, P("x"))))
     assert equal(actual, jnp.concatenate(expected))
+
+
+VECTORS = np.eye(4, dtype=np.float32)[:2]
+DENSITIES = {
+    "angles": (VonMises(0.3, 2.5), "log_prob", "cdf"),
+    "directions": (VonMisesFisher([0.0, 0.0, 1.0], 5.0), "log_prob"),
+    "mixture of directions": (Mixture(probs=[0.3, 0.7], components=VonMisesFisher(VECTORS, [5.0, 20.0])), "log_prob"),
+    "mixture of angles": (Mixture(probs=[0.3, 0.7], components=VonMises([0.0, 1.0], 4.0)), "responsibilities", "cdf"),
+    "natural": (VonMises.from_natural([1.0, 2.0]), "log_prob"),
+    "natural directions": (VonMisesFisher.from_natural([1.0, 2.0, 3.0, 4.0]), "log_prob"),
+    "points": (Torus(VonMises([0.3, 0.5], [1.0, 2.0])), "log_prob"),
+    "pairs": (SineBivariateVonMises(0.1, 0.2, 2.0, 3.0, 0.5), "log_prob"),
+    "rotations": (IsotropicGaussianSO3([1.0, 0.0, 0.0, 0.0], 0.5), "log_prob", "score"),
+}
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("name", DENSITIES)
+def test_densities_of_sharded_values(name):
+    """Methods take values over a mesh with explicit axes, and keep their sharding; so do derivatives."""
+    distribution, *methods = DENSITIES[name]
+    x = distribution.sample(KEY, (4,))
+    sharding = NamedSharding(mesh_of((2,), AxisType.Explicit), P("x"))
+    gradient = jax.grad(lambda x: jnp.sum(distribution.log_prob(x)))
+    calls = [getattr(distribution, method) for method in methods]
+    for call in [*calls, gradient][: None if name in ("directions", "rotations") else -1]:
+        with jax.set_mesh(sharding.mesh):
+            found = call(jax.device_put(x, sharding))
+        assert found.sharding.is_equivalent_to(sharding, found.ndim)
+        np.testing.assert_allclose(found, call(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("method", ["cosine_cdf", "cosine_icdf"])
+def test_sharded_cosines_and_parameters(method):
+    """Parameters and values may be over different axes of a mesh."""
+    mesh = mesh_of((2, 2), AxisType.Explicit)
+    q, k = jnp.linspace(0.1, 0.9, 4)[:, None], jnp.array([0.5, 5.0])
+    call = lambda q, k: getattr(VonMisesFisher([0.0, 0.0, 1.0], k), method)(q)  # noqa: E731
+    with jax.set_mesh(mesh):
+        found = call(jax.device_put(q, NamedSharding(mesh, P("x"))), jax.device_put(k, NamedSharding(mesh, P("y"))))
+    assert found.sharding.is_equivalent_to(NamedSharding(mesh, P("x", "y")), 2)
+    np.testing.assert_allclose(found, call(q, k), rtol=1e-5)
 
 
 # ---------------------------------------------------------------------------------------------- errors

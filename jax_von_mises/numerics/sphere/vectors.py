@@ -5,6 +5,7 @@ stores its rounding error, and 1 - w, where w is the cosine of the angle between
 difference.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -248,7 +249,7 @@ def normal(t: jax.Array, half_minus_t: jax.Array, negative: jax.Array) -> jax.Ar
         w = (-LN_2) * log2(t * (4 - 4 * t))
         low = polynomial(GILES_CENTRE, w - 2.5)
         high = polynomial(GILES_TAIL, square_root(jnp.maximum(w, 1)) - 3)
-        z = (2 * np.sqrt(2)) * half_minus_t * jnp.where(w < 5, low, high)
+        z = (2 * math.sqrt(2)) * half_minus_t * jnp.where(w < 5, low, high)
     return jnp.where(negative, -z, z)
 
 
