@@ -46,8 +46,8 @@ ISOLATED = 30.0
 # height, also those to 0, then attract about as many panels.
 JUMP, SMALL_JUMP, JUMP_COUNTS = 1.0, 0.01, 2.0
 # Error of an integral over part of a panel, relative to the larger of the panel's last two Legendre coefficients times
-# its width. It is largest for a jump between two nodes.
-QUADRATURE = 0.27
+# its width. It is at most 0.27 for a jump between two nodes; the rest is for cusps, and for two jumps in one panel.
+QUADRATURE = 0.34
 # Distance of the outermost nodes from the ends of a panel of width 1. Between them, only the difference of neighbouring
 # polynomials at their common edge shows a jump.
 MARGIN = {"float32": 0.0199, "float64": 0.0053}
