@@ -182,8 +182,8 @@ class OfOneDensity(OfDensity):
         """Return an estimate of the largest relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
 
         It is computed from the density at the nodes. For a smooth density it is at least the true error, and usually
-        several times as large; near a jump or a cusp the true error may exceed it. It cannot see a mode, or a piece between two
-        jumps, that lies between the nodes.
+        several times as large; near a jump or a cusp the true error may exceed it. It cannot see a mode,
+        or a piece between two jumps, that lies between the nodes.
         """
         result: jax.Array = error_of(self)
         return result
@@ -255,8 +255,8 @@ class CircularDistribution(OfOneDensity):
     *Accuracy.* For a draw, and for `cdf` and `icdf`, the smaller of the two probabilities on either side of the angle
     has a relative error of at most `error`, or the angle is within 4 ulp. This holds for tails down to 2^-33 (2^-65 in
     float64). `error` is an estimate of interpolation, quadrature and rounding errors from the density at the nodes: an
-    upper bound in tests of smooth densities, which a jump or cusp may exceed. It cannot see a mode narrower than the distance
-    between nodes, or rounding inside of `log_density`. With 2048 nodes, it is
+    upper bound in tests of smooth densities, which a jump or cusp may exceed. It cannot see a mode narrower than the
+    distance between nodes, or rounding inside of `log_density`. With 2048 nodes, it is
 
     ==========================================  ============  ============
     narrowest feature                           float32       float64
