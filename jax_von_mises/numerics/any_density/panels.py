@@ -27,7 +27,9 @@ from jax import lax
 from jax_von_mises.numerics.any_density.evaluation import FLOAT64, LogDensity, evaluate, scope
 from jax_von_mises.numerics.elementary import clip
 
-PASSES = 4
+# Passes that move the edges. If the density jumps, as many as `LOOKS` before them evaluate it at other points of the
+# first panels, and keep its largest value in each: a piece between two jumps may be narrower than these panels.
+PASSES, LOOKS = 4, 7
 # Gauss-Legendre nodes in a panel, and steps of Newton's method on its polynomial.
 NODES = {"float32": 8, "float64": 16}
 STEPS = {"float32": 3, "float64": 5}
@@ -295,22 +297,37 @@ def place_edges(
     """Move the edges to where the log density needs them, and return whether the log density is periodic."""
     dtype = np.dtype(edges.dtype)
 
-    def move(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        edges, _, jumps = state
-        # Edges and midpoints, in order of increasing angle.
+    def move(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        i, edges, _, jumps, highest = state
+        looks, looked = (i > 0) & (i <= LOOKS), i == LOOKS + 1
+        # Edges and midpoints, in order of increasing angle, or points between them.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
         half = 0.5 * jnp.diff(edges)
-        step = jnp.append(jnp.stack([jnp.zeros_like(half), half], 1).reshape(-1), 0)
+        shift = jnp.where(looks, i.astype(dtype) / (LOOKS + 1), 0) * half
+        step = jnp.append(jnp.stack([shift, half + shift], 1).reshape(-1), 0)
         with scope(wide):
             levels = lax.stop_gradient(evaluate(log_density, parameters, base, step, wide))
             levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
-            levels = lax.convert_element_type(jnp.maximum(levels - jnp.max(levels), -DEPTH), dtype)
+            largest = jnp.max(levels)
+            largest = jnp.where(largest == -jnp.inf, 0, largest)
+            raw, top = (lax.convert_element_type(x, dtype) for x in (levels, largest))
+            levels = lax.convert_element_type(jnp.maximum(levels - largest, -DEPTH), dtype)
         gap, extent = jnp.abs(levels[0] - levels[-1]), jnp.max(levels) - jnp.min(levels)
-        jumps = jumps | jnp.any(isolated_changes(levels, jnp.diff(edges)) > JUMP)
+        found = jnp.all(raw == -jnp.inf) | jnp.any(isolated_changes(levels, jnp.diff(edges)) > JUMP)
+        jumps = jumps | (~looks & found)
+        # A midpoint of the first panels also stands for the points that were looked at.
+        middle = jnp.where(looked, jnp.maximum(levels[1::2], highest - top), levels[1::2])
+        levels = jnp.append(jnp.stack([levels[:-1:2], middle], 1).reshape(-1), levels[-1])
+        highest = jnp.maximum(highest, jnp.max(raw[:-1].reshape(-1, 2), 1))
         wanted = demand(levels, jnp.diff(edges), SMALLEST_TAIL[dtype.name] / 4, jumps)
-        return lax.stop_gradient((redistribute(edges, wanted, jumps), gap <= END_TOLERANCE * (1 + extent), jumps))
+        stay = looks | ((i == 0) & jumps)
+        moved = jnp.where(stay, edges, redistribute(edges, wanted, jumps))
+        after = jnp.where((i == 0) & ~jumps, LOOKS + 2, i + 1).astype(i.dtype)
+        return after, *lax.stop_gradient((moved, gap <= END_TOLERANCE * (1 + extent), jumps, highest))
 
-    edges, periodic, _ = lax.fori_loop(0, PASSES, move, (edges, jnp.array(True), jnp.array(False)))
+    unknown = jnp.full(edges.size - 1, -jnp.inf, dtype)
+    first: tuple[jax.Array, ...] = jnp.zeros((), jnp.int32), edges, jnp.array(True), jnp.array(False), unknown
+    _, edges, periodic, *_ = lax.while_loop(lambda state: state[0] < LOOKS + 1 + PASSES, move, first)
     return edges, periodic
 
 
