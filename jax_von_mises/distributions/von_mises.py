@@ -14,7 +14,8 @@ from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
-from jax_von_mises.numerics.natural import angle_of, log_density_of_angles, polar, vector_of
+from jax_von_mises.numerics.circle import at_exact
+from jax_von_mises.numerics.natural import angle_of, density_of_angles, log_density_of_angles, polar, vector_of
 from jax_von_mises.sampling import sampler
 
 
@@ -278,7 +279,7 @@ class NaturalVonMises(OfNatural, VonMises):
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.prob`."""
-        return self._of_natural("prob", from_direction(von_mises.density_at), value)
+        return self._of_natural("prob", density_of_angles, value)
 
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.cdf`; every full turn adds 1."""
@@ -307,9 +308,10 @@ class NaturalVonMises(OfNatural, VonMises):
 
 @functools.cache
 def from_direction(function: von_mises.Function) -> von_mises.Function:
-    """Return a function of (x, natural) that calls one of (x less the direction and full turns, turns, length)."""
+    """Return a function of (x, natural), from one of the results of `exact_deviation` and the concentration."""
 
     def compute(x: jax.Array, natural: jax.Array) -> jax.Array:
-        return function(*polar(x, natural)[:3])
+        *place, length, lost_length = polar(x, natural)
+        return at_exact(lambda length: function(*place, length), length, lost_length)
 
     return compute

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
@@ -133,6 +134,13 @@ def density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     # `scale_by` turns a NaN with a payload, such as R's NA, into a number. Multiplying the angle by 0 keeps NaN.
     found = jnp.where(jnp.isnan(moved + k), jnp.nan, ((root * factor) / n) * root)
     return jnp.where(kappa == jnp.inf, jnp.where(x == 0, jnp.inf, 0 * moved), found)
+
+
+def nearby_density(x: jax.Array, kappa: jax.Array, lost: jax.Array, lost_kappa: jax.Array) -> jax.Array:
+    """Return `density` at x + lost and kappa + lost_kappa, which differ from x and kappa by rounding."""
+    along, across = lax.stop_gradient(score(x, kappa))
+    change = along * lost + across * lost_kappa
+    return density(x, kappa) * (1 + jnp.where(jnp.isfinite(change), change, 0))
 
 
 def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
