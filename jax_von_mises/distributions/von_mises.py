@@ -98,13 +98,13 @@ class VonMises(Parametric, OfDensity):
         derivatives of draws differ from
         derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
         :math:`(1 - e^{-\kappa(1 + \cos(x - \mu))}) / \kappa` times a change across :math:`\eta`. Means of functions of
-        draws have the same derivatives either way. At 0, where no angle is the mean direction, the concentration is
-        2^-60 (2^-13 in float16) and `loc` is 0.
+        draws have the same derivatives either way. Vectors whose components are all below 2^-60 (2^-13 in float16),
+        also 0, count as the vector of this length with `loc` 0.
 
-        In float32, `log_prob` has the bound of the function, although `loc` and `concentration` are rounded. To `prob`,
-        `cdf` and `sf`, the rounding of :math:`x - \mu` and :math:`\kappa` to float32 may add its effect. In float64,
-        the direction is rounded to an angle, which adds up to 4e-16 times :math:`\kappa |\sin(x - \mu)|` to the error
-        of `log_prob`.
+        In float32, `log_prob`, `prob`, `cdf` and `sf` have the bounds of the functions, although `loc` and
+        `concentration` are rounded. In float64, the direction is rounded to an angle. This has the effect of a change
+        of the angle by up to 4e-16 rad, which adds up to 4e-16 times :math:`\kappa |\sin(x - \mu)|` to the error of
+        `log_prob`.
 
         Examples
         --------

@@ -118,10 +118,10 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
 
     Notes
     -----
-    The error is at most 4e-7 (float32) or 1e-14 (float64) times max(1, abs(result)), at every concentration, if `x` and
-    `loc` differ by at most pi. If full turns lie between both, the remaining angle is rounded: in float32, its error is
-    at most 6e-8 of it and 1e-13 rad for each of up to 4,096 turns, and below the spacing of floats at `x` for more.
-    Large concentrations magnify it.
+    The error is at most 4e-7 (float32) or 1e-14 (float64) times max(1, abs(result)), at every concentration; in float64
+    it may reach 1e-16 times log(concentration) where that is more. Up to 4,096 full turns (2^27 in float64) between `x`
+    and `loc` add nothing. More turns change the remaining angle by less than the spacing of floats at `x`, which large
+    concentrations magnify.
 
     The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
 
@@ -187,9 +187,10 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayL
 
     Notes
     -----
-    The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error below 4e-6 (float32) or 1e-12
-    (float64), down to the smallest normal float. The cdf has no closed form; see the page *Method* of the
-    documentation.
+    The absolute error is at most 2 ulp of 1 (4 in float64), and a tail below 1/2 has a relative error below 4e-6
+    (float32) or 1e-12 (float64), down to the smallest normal float, also for angles next to loc - pi and loc + pi. As
+    many full turns as in `log_prob` add only the rounding of the result. The cdf has no closed form; see the page
+    *Method* of the documentation.
 
     Examples
     --------

@@ -154,6 +154,7 @@ def score(x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_density(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return log p at angles in [-pi, pi]; the error is 4e-7 (float32) or 1e-14 (float64) times max(1, |log p|).
 
+    In float64, it may reach 1e-16 log kappa, from terms that cancel where |log p| is much smaller than log kappa.
     One formula serves all angles, because cancellation near pi is too small to affect the logarithm.
     """
     factor, k = scaling(kappa)
