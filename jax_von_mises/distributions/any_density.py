@@ -89,8 +89,8 @@ class OfDensity(OfAngles):
     def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return 1 - `cdf`, the probability of an angle between `value` and pi; every full turn subtracts 1.
 
-        The relative error is at most `CircularDistribution.error`, even for small probabilities, unless they are
-        counted from another `start`.
+        `CircularDistribution.error` estimates the relative error, even of small probabilities, unless they are counted
+        from another `start`.
         """
         function = functools.partial(tail_probability, upper=True)
         result: jax.Array = self._of_value(function, "sf", start, value=value)
@@ -196,9 +196,11 @@ class OfOneDensity(OfDensity):
         return DENSITY, tabulated(self)._asdict()
 
     def error(self) -> jax.Array:
-        """Return an upper bound on the relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
+        """Return an estimate of the largest relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
 
-        It is estimated from the density at the nodes, and cannot see a mode that lies between them.
+        It is computed from the density at the nodes. For a smooth density it is at least the true error, and usually
+        several times as large; near a jump or a cusp the true error may exceed it. It cannot see a mode,
+        or a piece between two jumps, that lies between the nodes.
         """
         result: jax.Array = error_of(self)
         return result
@@ -269,9 +271,9 @@ class CircularDistribution(OfOneDensity):
     -----
     *Accuracy.* For a draw, and for `cdf` and `icdf`, the smaller of the two probabilities on either side of the angle
     has a relative error of at most `error`, or the angle is within 4 ulp. This holds for tails down to 2^-33 (2^-65 in
-    float64). `error` is an upper bound on interpolation, quadrature and rounding errors, estimated from the density at
-    the nodes. It cannot see a mode narrower than the distance between nodes, or rounding inside of `log_density`. With
-    2048 nodes, it is
+    float64). `error` is an estimate of interpolation, quadrature and rounding errors from the density at the nodes: an
+    upper bound in tests of smooth densities, which a jump or cusp may exceed. It cannot see a mode narrower than the
+    distance between nodes, or rounding inside of `log_density`. With 2048 nodes, it is
 
     ==========================================  ============  ============
     narrowest feature                           float32       float64
@@ -282,7 +284,8 @@ class CircularDistribution(OfOneDensity):
     ==========================================  ============  ============
 
     A mode narrower than 0.01 rad with little mass may be missed unless `points` has an angle near it; `error` does not
-    detect this. A density with jumps is integrated less accurately, as `error` reports.
+    detect this. The same holds for a piece between two jumps that is narrower than 8 pi / `nodes` rad. A density with
+    jumps, also to 0, is integrated less accurately, as `error` reports.
 
     *Words.* Angle i of a sample comes from word i of the key's stream (words 2 i and 2 i + 1 in float64). The lowest
     bit is 1 for the lower half of the distribution; the other bits encode the tail probability, from -pi or from pi.

@@ -351,8 +351,13 @@ class Parametric(Distribution):
         event = {parameter.name: parameter.event_rank for parameter in self.PARAMETERS} | dict(ranks)
         behind = tuple(event.get(name, 0) for name in arrays)
         shapes = {name: np.shape(x)[: np.ndim(x) - event.get(name, 0)] for name, x in arrays.items()}
-        arguments.broadcast_shapes(caller, shapes)
-        return computed(function, static, tuple(arrays.values()), behind, dtype)
+        of_these = arguments.broadcast_shapes(caller, shapes)
+        found = computed(function, static, tuple(arrays.values()), behind, dtype)
+        shape = arguments.broadcast_shapes(caller, {"the arguments": of_these, "the batch": self.batch_shape})
+        if shape == of_these:
+            return found
+        # Parameters on which the result does not depend have further axes.
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, shape + x.shape[len(of_these) :]), found)
 
     def _broadcast_to(self, shape: tuple[int, ...]) -> Self:
         return self._mapped(lambda value: value, shape)

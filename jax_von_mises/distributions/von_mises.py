@@ -245,7 +245,9 @@ class VonMises(Parametric, OfDensity):
 
     def standard_errors(self, size: ArrayLike) -> fitting.Estimate:
         """Return the standard errors of the estimates of `fit` from `size` angles; see `standard_errors`."""
-        return fitting.standard_errors(self.concentration, size)
+        errors = fitting.standard_errors(self.concentration, size)
+        shape = jnp.broadcast_shapes(errors.loc.shape, self.batch_shape)
+        return fitting.Estimate(*(jnp.broadcast_to(x, shape) for x in errors))
 
     @classmethod
     def fit(

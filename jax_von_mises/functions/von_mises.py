@@ -11,7 +11,7 @@ and `scan`, and has first and second derivatives with respect to all arguments (
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.functions import symmetric
 from jax_von_mises.functions.divergence import Normaliser, divergence
-from jax_von_mises.numerics import bessel, density, quantile, tail_probability
+from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
 from jax_von_mises.numerics.circle import at_exact, deviation, exact_deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import with_slopes
@@ -65,10 +65,11 @@ def compiled(function: Function, values: Sequence[ArrayLike], dtype: np.dtype) -
     arrays = [jnp.asarray(value, arguments.compute_dtype(dtype)) for value in values]
     shape = lax.broadcast_shapes(*(array.shape for array in arrays))
 
-    def broadcast(*values: jax.Array) -> jax.Array:
-        return function(*(jnp.broadcast_to(x, shape) for x in values)).astype(dtype)
+    def broadcast(shape: tuple[int, ...], _: Any, *values: jax.Array) -> jax.Array:
+        return function(*(jnp.broadcast_to(x, shape) for x in values))
 
-    result: jax.Array = sharded_by_batch(broadcast, arrays, (0,) * len(arrays))
+    compute = functools.partial(xla.compute_elementwise, broadcast, shape, dtype, (), apart=True)
+    result: jax.Array = sharded_by_batch(compute, arrays, (0,) * len(arrays))
     return result
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from jax_von_mises.numerics import coefficients, xla
 
@@ -58,7 +59,7 @@ def with_slopes(slopes: Callable[..., Any], static: tuple[int, ...] = ()) -> Cal
     def decorate(function: Function) -> Function:
         differentiable: Any = jax.custom_jvp(function, nondiff_argnums=static)
 
-        @differentiable.defjvp  # type: ignore[untyped-decorator]
+        @functools.partial(differentiable.defjvp, symbolic_zeros=True)
         def derivative(*given: Any) -> tuple[jax.Array, jax.Array]:
             *fixed, primals, tangents = given
             arguments = list(primals)
@@ -67,7 +68,12 @@ def with_slopes(slopes: Callable[..., Any], static: tuple[int, ...] = ()) -> Cal
             y = differentiable(*arguments)
             found = slopes(y, *arguments)
             each = found if isinstance(found, tuple) else (found,)
-            terms = [slope * tangent for slope, tangent in zip(each, tangents, strict=True) if slope is not None]
+            # A slope times a tangent that is known to be 0 would still be computed inside a branch.
+            terms = [
+                slope * tangent
+                for slope, tangent in zip(each, tangents, strict=True)
+                if slope is not None and not isinstance(tangent, SymbolicZero)
+            ]
             return y, functools.reduce(operator.add, terms) if terms else jnp.zeros_like(y)
 
         result: Function = differentiable

@@ -137,7 +137,8 @@ def cardioid_quantile(t: jax.Array, half_minus_t: jax.Array, rho: jax.Array) -> 
     """
     e = 2 * valid_length(rho, 0.5)
     area = 2 * np.pi * t
-    tiny = float(np.finfo(t.dtype).tiny)
+    # XLA may compute area * pi^2 / e as t * (2 pi^3 / e), which must not overflow: 0 times infinity would be NaN.
+    tiny = 64 * float(np.finfo(t.dtype).tiny)
     fixed, of = lax.stop_gradient(e), lax.stop_gradient(area)
     # y - e sin(y) is at least (1 - e) y, and at least e y^3 / pi^2.
     start = jnp.minimum(of / jnp.maximum(1 - fixed, tiny), jnp.cbrt(np.pi**2 * of / jnp.maximum(fixed, tiny)))

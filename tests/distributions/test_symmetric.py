@@ -299,3 +299,19 @@ def test_score_is_the_derivative_of_the_log_density(key):
     assert np.isnan(WrappedNormal(0.0, -1.0).score(0.5))
     assert WrappedNormal(0.0, 0.0).score(np.float32([-1, 0, 1])).tolist() == [np.inf, 0, -np.inf]
     assert WrappedNormal(jnp.bfloat16(0), jnp.bfloat16(1)).score(jnp.bfloat16(1)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quantiles_at_the_ends(dtype):
+    """Quantiles of 0 and 1 are the ends at the limits of the parameters, and an array gives what its numbers give."""
+    q = np.array([0, 0.25, 0.5, 0.75, 1], dtype)
+    with jax.enable_x64(dtype == "float64"):
+        for make, most in ((WrappedCauchy, 1.0), (Cardioid, 0.5)):
+            for loc in (0.0, np.pi, 1.0):
+                for rho in (0.0, np.finfo(dtype).tiny, 1e-10, 0.5 * most, most):
+                    one = make(np.asarray(loc, dtype), np.asarray(rho, dtype))
+                    for name, sign in (("icdf", 1), ("isf", -1)):
+                        x = np.asarray(getattr(one, name)(q))
+                        np.testing.assert_allclose(sign * x[[0, -1]], [-np.pi, np.pi], rtol=1e-6)
+                        alone = [getattr(one, name)(each) for each in q]
+                        np.testing.assert_allclose(x, alone, atol=1e-3 if dtype == "float32" else 1e-9)

@@ -137,6 +137,41 @@ def test_jumps_are_reported():
     assert worst <= error < 0.1
 
 
+def blocks(x, edges, levels):
+    """Return the log density of a histogram on the circle, with `levels[0]` from the last edge to the first."""
+    return levels[jnp.mod(jnp.sum(x >= edges), 6)]
+
+
+HISTOGRAMS = {
+    "sector": ([-2.2, -1.9, 0.3, 0.4, 2.5, 2.7], [-np.inf, 0, 0, -np.inf, -np.inf, -np.inf]),
+    "sector across pi": ([-2.1, -1.8, 0.8, 1.8, 2.7, 3.0], [0, -np.inf, -np.inf, -np.inf, 0, 0]),
+    "sectors of unequal mass": ([-2.1981, -1.9067, 0.3244, 0.4323, 2.5043, 2.653], [-6.6, -0.9, *[-np.inf] * 4]),
+    "empty bins": ([-2.5, -0.9, 0.05, 0.26, 0.61, 2.3], [-np.inf, -np.inf, -5.4, -np.inf, -1.5, -5.0]),
+    "narrow sector": ([1.0, 1.06, 1.5, 2.0, 2.5, 3.0], [-np.inf, 0, -np.inf, -np.inf, -np.inf, -np.inf]),
+    "tiny but not 0": ([-1.7, -1.24, 0.78, 1.7, 2.3, 2.5], [-8.0, -1.4, -1.6, -80.0, -80.0, -80.0]),
+}
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 64), ("float32", 256), ("float64", 64)])
+def test_jumps_to_zero_keep_the_mass(dtype, count):
+    """Tails and quantiles of histograms with empty bins are those of their closed form, wherever the jumps are."""
+    q = np.linspace(0.005, 0.995, 100)
+    t, from_end = np.minimum(q, 1 - q), q > 0.5
+    with jax.enable_x64(dtype == "float64"):
+        run = program(blocks, np.dtype(dtype), dtype == "float32", count)
+        for name, (edges, levels) in HISTOGRAMS.items():
+            edges, levels = np.asarray(edges, dtype), np.asarray(levels, dtype)
+            ends = np.concatenate([[-np.pi], edges, [np.pi]]).astype(float)
+            mass = np.exp(np.append(levels, levels[0]).astype(float)) * np.diff(ends)
+            exact = np.concatenate([[0], np.cumsum(mass / mass.sum())])
+            *angles, low, high, log_normalizer, _, _ = run(t.astype(dtype), from_end, edges, None, edges, levels)
+            np.testing.assert_allclose(low, exact[1:-1], atol=3e-3, err_msg=name)
+            np.testing.assert_allclose(high, 1 - exact[1:-1], atol=3e-3, err_msg=name)
+            np.testing.assert_allclose(log_normalizer, np.log(mass.sum()), atol=3e-3, err_msg=name)
+            for x in angles:
+                np.testing.assert_allclose(np.interp(x, ends, exact), q, atol=3e-3, err_msg=name)
+
+
 def random_density(rng):
     """Return one to four von Mises modes, in a third of the cases with a jump, and points near the modes or zeros."""
     smooth, count = rng.random() < 0.7, int(rng.integers(1, 5))

@@ -5,7 +5,8 @@ r"""Divide the circle into intervals (panels) that adapt to a density, and integ
    .. math:: (v + s)\, s^{1/9} + \text{floor},
 
    where v is the variation of the log density over the panel plus twice its second difference, and s is the panel's
-   mass divided by the smaller of the two tails that contain it. The power 1/9 is optimal for a rule of order 8.
+   mass divided by the smaller of the two tails that contain it. The power 1/9 is optimal for a rule of order 8. In a
+   density with jumps, v is limited and the floor is proportional to the width, so that no jump takes all panels.
 2. *Rule.* In each panel, the density is replaced by its Legendre interpolant at Gauss-Legendre nodes. The integral of
    the interpolant from an end is computed in the factored form
    :math:`(1+z)(c_0 - (1-z) \sum_k c_k P_k'(z) / (k(k+1)))`, which is exactly 0 at that end and has full relative
@@ -38,9 +39,15 @@ POWER = 1 / 9
 # Largest variation that counts in one panel. Without this limit, the steep slopes far from a narrow mode, which have no
 # mass, would attract most panels.
 MOST_VARIATION = 100
+# A log density has a jump where it varies between two neighbouring points by more than this times as steeply as between
+# the points before and after them, and by more than a limit.
+ISOLATED = 30.0
+# Variation that marks a density with jumps; smaller jumps of such a density; and what each of them counts. Jumps of any
+# height, also those to 0, then attract about as many panels.
+JUMP, SMALL_JUMP, JUMP_COUNTS = 1.0, 0.01, 2.0
 # Error of an integral over part of a panel, relative to the larger of the panel's last two Legendre coefficients times
-# its width. It is largest for a jump between two nodes.
-QUADRATURE = 0.27
+# its width. It is at most 0.27 for a jump between two nodes; the rest is for cusps, and for two jumps in one panel.
+QUADRATURE = 0.34
 # Distance of the outermost nodes from the ends of a panel of width 1. Between them, only the difference of neighbouring
 # polynomials at their common edge shows a jump.
 MARGIN = {"float32": 0.0199, "float64": 0.0053}
@@ -166,30 +173,44 @@ def exp_mean(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.exp(top) * jnp.where(fall < 1e-2, 1 - 0.5 * fall, -jnp.expm1(-fall) / jnp.maximum(fall, 1e-2))
 
 
-def demand(levels: jax.Array, width: jax.Array, smallest: float) -> jax.Array:
+def isolated_changes(levels: jax.Array, width: jax.Array) -> jax.Array:
+    """Return the changes between `levels` at edges and midpoints, and 0 for those too gradual to be jumps."""
+    change = jnp.abs(jnp.diff(levels))
+    slope = change / jnp.maximum(jnp.repeat(width, 2), 1e-30)
+    return jnp.where(slope > ISOLATED * (jnp.roll(slope, 1) + jnp.roll(slope, -1)), change, 0)
+
+
+def demand(levels: jax.Array, width: jax.Array, smallest: float, jumps: jax.Array) -> jax.Array:
     """Return what each panel of these widths adds to *Panels* of the module docstring, apart from the floor.
 
     `levels` holds the log densities at edges and midpoints, in order of increasing angle. Tails below `smallest`
-    count less.
+    count less, as does variation if the log density `jumps`.
     """
     start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
     variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
-    mass = masses(lifted(levels), width)
+    change = isolated_changes(levels, width)
+    mass = masses(lifted(levels, change > 0), width)
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     share = mass / jnp.maximum(jnp.minimum(sums[0], sums[1, ::-1]), smallest * sums[0, -1])
-    wanted = (jnp.minimum(variation, MOST_VARIATION) + share) * share**POWER
+    is_jump = jnp.maximum(change[::2], change[1::2]) > SMALL_JUMP
+    counted = jnp.where(is_jump, JUMP_COUNTS, jnp.minimum(variation, JUMP_COUNTS))
+    variation = jnp.where(jumps, counted, jnp.minimum(variation, MOST_VARIATION))
+    wanted = (variation + share) * share**POWER
     # Give each panel at least half of its larger neighbour's demand, to find a feature that one of the two missed.
     padded = jnp.concatenate([wanted[:1], wanted, wanted[-1:]])
     return jnp.maximum(wanted, 0.5 * jnp.maximum(padded[:-2], padded[2:]))
 
 
-def lifted(levels: jax.Array) -> jax.Array:
-    """Return `levels` with each local maximum raised to that of the curve between the points, and the largest at 0."""
+def lifted(levels: jax.Array, jump: jax.Array) -> jax.Array:
+    """Return `levels` with each local maximum raised to that of the curve between the points, and the largest at 0.
+
+    `jump` is true between points where the curve jumps: an end of a plateau is no peak.
+    """
     # Estimate the maximum by a parabola through three points, which is exact for a normal density.
     left, here, right = levels[:-2], levels[1:-1], levels[2:]
     bend = left + right - 2 * here
     peak = (here >= left) & (here >= right) & (bend < 0)
-    rise = jnp.where(peak, (right - left) ** 2 / jnp.maximum(-8 * bend, 1e-30), 0)
+    rise = jnp.where(peak & ~jump[:-1] & ~jump[1:], (right - left) ** 2 / jnp.maximum(-8 * bend, 1e-30), 0)
     raised = here + jnp.minimum(rise, jnp.maximum(here - jnp.minimum(left, right), 0))
     raised = jnp.concatenate([levels[:1], raised, levels[-1:]])
     return raised - jnp.max(raised)
@@ -201,11 +222,15 @@ def masses(levels: jax.Array, width: jax.Array) -> jax.Array:
     return 0.5 * width * (halves[::2] + halves[1::2]) + 1e-37
 
 
-def redistribute(edges: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Move the edges so that every panel holds an equal share of what the given panels `wanted`, plus the floor."""
+def redistribute(edges: jax.Array, wanted: jax.Array, jumps: jax.Array) -> jax.Array:
+    """Move the edges so that every panel holds an equal share of what the given panels `wanted`, plus the floor.
+
+    The floor of a panel is proportional to its width if the log density `jumps`: jumps attract panels in each pass, and
+    would leave few of them elsewhere.
+    """
     width = jnp.diff(edges)
     count = width.shape[0]
-    wanted = wanted / jnp.sum(wanted) + FLOOR / count
+    wanted = wanted / jnp.sum(wanted) + jnp.where(jumps, FLOOR / (2 * np.pi) * width, FLOOR / count)
     before = jnp.concatenate([jnp.zeros(1, edges.dtype), prefix_sums(wanted)])
     places = jnp.asarray(np.arange(1, count) / count, edges.dtype) * before[-1]
     j = search(before, places)
@@ -270,8 +295,8 @@ def place_edges(
     """Move the edges to where the log density needs them, and return whether the log density is periodic."""
     dtype = np.dtype(edges.dtype)
 
-    def move(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        edges = state[0]
+    def move(_: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        edges, _, jumps = state
         # Edges and midpoints, in order of increasing angle.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
         half = 0.5 * jnp.diff(edges)
@@ -281,11 +306,12 @@ def place_edges(
             levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
             levels = lax.convert_element_type(jnp.maximum(levels - jnp.max(levels), -DEPTH), dtype)
         gap, extent = jnp.abs(levels[0] - levels[-1]), jnp.max(levels) - jnp.min(levels)
-        wanted = demand(levels, jnp.diff(edges), SMALLEST_TAIL[dtype.name] / 4)
-        return lax.stop_gradient((redistribute(edges, wanted), gap <= END_TOLERANCE * (1 + extent)))
+        jumps = jumps | jnp.any(isolated_changes(levels, jnp.diff(edges)) > JUMP)
+        wanted = demand(levels, jnp.diff(edges), SMALLEST_TAIL[dtype.name] / 4, jumps)
+        return lax.stop_gradient((redistribute(edges, wanted, jumps), gap <= END_TOLERANCE * (1 + extent), jumps))
 
-    placed: tuple[jax.Array, jax.Array] = lax.fori_loop(0, PASSES, move, (edges, jnp.array(True)))
-    return placed
+    edges, periodic, _ = lax.fori_loop(0, PASSES, move, (edges, jnp.array(True), jnp.array(False)))
+    return edges, periodic
 
 
 def integrate(
