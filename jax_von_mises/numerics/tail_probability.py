@@ -22,7 +22,9 @@ def lower_tail(x: jax.Array, kappa: jax.Array, lost: ArrayLike = 0.0) -> jax.Arr
     The relative error of a probability below 1/2 is at most 4e-6 (float32) or 1e-12 (float64).
     """
     size = jnp.abs(x)
-    tail = jnp.where(kappa == jnp.inf, 0 * size, tail_beyond(size, kappa, jnp.where(x < 0, -lost, lost)))
+    tail = jnp.where(
+        kappa == jnp.inf, 0 * size, tail_beyond(size, kappa, jnp.where(x < 0, -1, 1).astype(x.dtype) * lost)
+    )
     # At x = 0 this is 1/2, or 1 for a point mass.
     return jnp.where(x >= 0, 1 - tail, tail)
 
