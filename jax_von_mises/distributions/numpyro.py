@@ -18,7 +18,8 @@ from jax_von_mises import arguments
 from jax_von_mises.distributions import base, pairs, sphere
 from jax_von_mises.distributions import symmetric as symmetric_classes
 from jax_von_mises.distributions import von_mises as von_mises_class
-from jax_von_mises.functions import symmetric, von_mises
+from jax_von_mises.functions import von_mises
+from jax_von_mises.numerics.circle import with_derivative_of
 from jax_von_mises.numerics.elementary import clip
 
 try:
@@ -136,7 +137,7 @@ class OfOneAngle(OfClass):
         own, value = self._own(), arguments.parameter(f"{type(self).__name__}.cdf", "value", value)
         dtype = arguments.float_dtype("cdf", None, [value]) if np.ndim(value) else own.dtype
         found = own.cdf(clip(arguments.as_jax(value, dtype), -np.pi, np.pi), start=-np.pi)
-        return symmetric.with_derivative_of(found, clip(found, 0, 1))
+        return with_derivative_of(found, clip(found, 0, 1))
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""

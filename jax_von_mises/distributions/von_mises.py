@@ -14,7 +14,8 @@ from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
-from jax_von_mises.numerics.natural import angle_of, log_density_of_angles, polar, vector_of
+from jax_von_mises.numerics.circle import at_exact
+from jax_von_mises.numerics.natural import angle_of, density_of_angles, log_density_of_angles, polar, vector_of
 from jax_von_mises.sampling import sampler
 
 
@@ -97,13 +98,13 @@ class VonMises(Parametric, OfDensity):
         derivatives of draws differ from
         derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
         :math:`(1 - e^{-\kappa(1 + \cos(x - \mu))}) / \kappa` times a change across :math:`\eta`. Means of functions of
-        draws have the same derivatives either way. At 0, where no angle is the mean direction, the concentration is
-        2^-60 (2^-13 in float16) and `loc` is 0.
+        draws have the same derivatives either way. Vectors whose components are all below 2^-60 (2^-13 in float16),
+        also 0, count as the vector of this length with `loc` 0.
 
-        In float32, `log_prob` has the bound of the function, although `loc` and `concentration` are rounded. To `prob`,
-        `cdf` and `sf`, the rounding of :math:`x - \mu` and :math:`\kappa` to float32 may add its effect. In float64,
-        the direction is rounded to an angle, which adds up to 4e-16 times :math:`\kappa |\sin(x - \mu)|` to the error
-        of `log_prob`.
+        In float32, `log_prob`, `prob`, `cdf` and `sf` have the bounds of the functions, although `loc` and
+        `concentration` are rounded. In float64, the direction is rounded to an angle. This has the effect of a change
+        of the angle by up to 4e-16 rad, which adds up to 4e-16 times :math:`\kappa |\sin(x - \mu)|` to the error of
+        `log_prob`.
 
         Examples
         --------
@@ -280,7 +281,7 @@ class NaturalVonMises(OfNatural, VonMises):
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """See `jax_von_mises.prob`."""
-        return self._of_natural("prob", from_direction(von_mises.density_at), value)
+        return self._of_natural("prob", density_of_angles, value)
 
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.cdf`; every full turn adds 1."""
@@ -309,9 +310,10 @@ class NaturalVonMises(OfNatural, VonMises):
 
 @functools.cache
 def from_direction(function: von_mises.Function) -> von_mises.Function:
-    """Return a function of (x, natural) that calls one of (x less the direction and full turns, turns, length)."""
+    """Return a function of (x, natural), from one of the results of `exact_deviation` and the concentration."""
 
     def compute(x: jax.Array, natural: jax.Array) -> jax.Array:
-        return function(*polar(x, natural)[:3])
+        *place, length, lost_length = polar(x, natural)
+        return at_exact(lambda length: function(*place, length), length, lost_length)
 
     return compute

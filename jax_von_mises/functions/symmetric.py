@@ -13,8 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_von_mises.numerics import density, named
-from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
-from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
+from jax_von_mises.numerics.circle import (
+    TWO_PI,
+    at_exact,
+    deviation,
+    exact_deviation,
+    less_turns,
+    reduce_turns,
+    with_derivative_of,
+    wrap,
+)
+from jax_von_mises.numerics.elementary import clip, nan_unless
 
 Function = Callable[..., jax.Array]
 
@@ -31,8 +40,8 @@ class Law(NamedTuple):
 class Tails(NamedTuple):
     """The distribution function of a law centred at 0."""
 
-    lower: Callable[[jax.Array, jax.Array], jax.Array]
-    """``lower(x, shape)`` is the probability of an angle below x in [-pi, pi]."""
+    lower: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    """``lower(x, shape, lost)`` is the probability below x + lost, with x in [-pi, pi], from which rounding took it."""
     quantile: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     """``quantile(t, half_minus_t, shape)`` is the distance with the tail t in [0, 1/2] beyond it, on one side."""
     point: float | None = None
@@ -64,7 +73,8 @@ def log_prob(law: Law) -> Function:
     """Return a function of (value, loc, shape)."""
 
     def compute(value: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
-        return law.log_density(deviation(value, loc)[0], shape)
+        difference, _, lost = exact_deviation(value, loc)
+        return at_exact(lambda x: law.log_density(x, shape), difference, lost)
 
     return compute
 
@@ -83,13 +93,13 @@ def cdf(tails: Tails) -> Function:
     """
 
     def compute(value: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
-        difference, turns = deviation(value, loc)
+        difference, turns, lost = exact_deviation(value, loc)
         if start is None:
-            return turns + tails.lower(difference, shape)
+            return turns + tails.lower(difference, shape, lost)
         turns_at_start, mass = before(tails, start, loc, shape)
         turns = turns - turns_at_start
         upper = turns < 0  # subtract the tail above the angle
-        tail = one_tail(tails, difference, shape, upper)
+        tail = one_tail(tails, difference, shape, lost, upper)
         return jnp.where(upper, (turns + 1) - tail, turns + tail) + mass
 
     return compute
@@ -100,13 +110,13 @@ def sf(tails: Tails) -> Function:
     """Return a function of (value, loc, shape), 1 - `cdf`; it is as accurate in the other tail."""
 
     def compute(value: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
-        difference, turns = deviation(value, loc)
+        difference, turns, lost = exact_deviation(value, loc)
         if start is None:
-            return one_tail(tails, difference, shape, jnp.ones_like(difference, bool)) - turns
+            return one_tail(tails, difference, shape, lost, jnp.ones_like(difference, bool)) - turns
         turns_at_start, mass = before(tails, start, loc, shape)
         turns = turns_at_start - turns
         upper = turns >= 0
-        tail = one_tail(tails, difference, shape, upper)
+        tail = one_tail(tails, difference, shape, lost, upper)
         return jnp.where(upper, turns + tail, (turns + 1) - tail) - mass
 
     return compute
@@ -166,9 +176,12 @@ def signed_quantile(tails: Tails, below: jax.Array, above: jax.Array, shape: jax
     return jnp.where(left, -distance, distance)
 
 
-def one_tail(tails: Tails, difference: jax.Array, shape: jax.Array, upper: jax.Array) -> jax.Array:
-    """Return the probability above or below `difference` from the centre; a point mass belongs to the lower side."""
-    tail = tails.lower(jnp.where(upper, -difference, difference), shape)
+def one_tail(tails: Tails, difference: jax.Array, shape: jax.Array, lost: jax.Array, upper: jax.Array) -> jax.Array:
+    """Return the probability above or below `difference` + `lost` from the centre.
+
+    A point mass belongs to the lower side.
+    """
+    tail = tails.lower(jnp.where(upper, -difference, difference), shape, jnp.where(upper, -lost, lost))
     if tails.point is None:
         return tail
     return jnp.where(upper & (difference == 0) & (shape == tails.point), 0, tail)
@@ -181,16 +194,10 @@ def before(tails: Tails, start: jax.Array, loc: jax.Array, shape: jax.Array) -> 
     law at `start`: the upper tail if `start` is above the centre, else the lower tail with a negative sign. The floats
     next to pi and -pi stand for these numbers.
     """
-    cut, turns = deviation(start, loc)
+    cut, turns, lost = exact_deviation(start, loc)
     nearest = np.asarray(np.pi, loc.dtype)
     beyond_pi = 2 * density.half_pi_rest(loc.dtype)
-    cut = cut + jnp.where(start == nearest, beyond_pi, jnp.where(start == -nearest, -beyond_pi, 0))
+    lost = lost + jnp.where(start == nearest, beyond_pi, jnp.where(start == -nearest, -beyond_pi, 0))
     beyond = cut >= 0
-    tail = one_tail(tails, cut, shape, beyond)
+    tail = one_tail(tails, cut, shape, lost, beyond)
     return turns + beyond.astype(loc.dtype), jnp.where(beyond, tail, -tail)
-
-
-@with_slopes(lambda y, x, value: (1, None))
-def with_derivative_of(x: jax.Array, value: jax.Array) -> jax.Array:
-    """Return `value`, equal to `x` up to rounding, with the derivative of `x`."""
-    return value

@@ -23,7 +23,7 @@ from jax_von_mises import arguments
 from jax_von_mises.functions import symmetric
 from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
-from jax_von_mises.numerics.circle import deviation, reduce_turns, wrap
+from jax_von_mises.numerics.circle import at_exact, deviation, exact_deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.sharding import sharded_by_batch
@@ -34,7 +34,7 @@ Function = Callable[..., jax.Array]
 
 # The tails of the distribution, with NaN for an invalid concentration.
 TAILS = symmetric.Tails(
-    lambda x, concentration: tail_probability.lower_tail(x, valid(concentration)),
+    lambda x, concentration, lost: tail_probability.lower_tail(x, valid(concentration), lost),
     lambda t, half_minus_t, concentration: quantile.any_half_quantile(t, half_minus_t, valid(concentration)),
     point=np.inf,
 )
@@ -74,17 +74,17 @@ def compiled(function: Function, values: Sequence[ArrayLike], dtype: np.dtype) -
 
 
 def about_loc(function: Function) -> Function:
-    """Return a function of (x, loc, concentration), from one of (x - loc less full turns, turns, concentration)."""
+    """Return a function of (x, loc, concentration), from one of the results of `exact_deviation` and concentration."""
 
     def compute(x: jax.Array, loc: jax.Array, concentration: jax.Array) -> jax.Array:
-        return function(*deviation(x, loc), valid(concentration))
+        return function(*exact_deviation(x, loc), valid(concentration))
 
     return compute
 
 
-def log_density_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
-    """Return the logarithm of the density at angles that are `turns` full turns and a `difference` away from `loc`."""
-    return density.log_density(difference, concentration)
+def log_density_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the logarithm of the density at angles that are full `turns` and a `difference` + `lost` from `loc`."""
+    return at_exact(lambda x: density.log_density(x, concentration), difference, lost)
 
 
 _log_prob = about_loc(log_density_at)
@@ -119,10 +119,10 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
 
     Notes
     -----
-    The error is at most 4e-7 (float32) or 1e-14 (float64) times max(1, abs(result)), at every concentration, if `x` and
-    `loc` differ by at most pi. If full turns lie between both, the remaining angle is rounded: in float32, its error is
-    at most 6e-8 of it and 1e-13 rad for each of up to 4,096 turns, and below the spacing of floats at `x` for more.
-    Large concentrations magnify it.
+    The error is at most 4e-7 (float32) or 1e-14 (float64) times max(1, abs(result)), at every concentration; in float64
+    it may reach 1e-16 times log(concentration) where that is more. Up to 4,096 full turns (2^27 in float64) between `x`
+    and `loc` add nothing. More turns change the remaining angle by less than the spacing of floats at `x`, which large
+    concentrations magnify.
 
     The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
 
@@ -134,9 +134,9 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     return evaluate("log_prob", _log_prob, x=x, loc=loc, concentration=concentration)
 
 
-def density_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+def density_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the density."""
-    return density.density(difference, concentration)
+    return density.nearby_density(difference, concentration, lost, jnp.zeros_like(lost))
 
 
 _prob = about_loc(density_at)
@@ -159,14 +159,14 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     return evaluate("prob", _prob, x=x, loc=loc, concentration=concentration)
 
 
-def cdf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+def cdf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the cumulative probability."""
-    return turns + tail_probability.lower_tail(difference, concentration)
+    return turns + tail_probability.lower_tail(difference, concentration, lost)
 
 
-def sf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+def sf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the survival function."""
-    upper = tail_probability.lower_tail(-difference, concentration)
+    upper = tail_probability.lower_tail(-difference, concentration, -lost)
     # A point mass belongs to the lower side.
     upper = jnp.where((concentration == jnp.inf) & (difference == 0), 0, upper)
     return upper - turns
@@ -188,9 +188,10 @@ def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayL
 
     Notes
     -----
-    The absolute error is at most 2 ulp of 1, and a tail below 1/2 has a relative error below 4e-6 (float32) or 1e-12
-    (float64), down to the smallest normal float. The cdf has no closed form; see the page *Method* of the
-    documentation.
+    The absolute error is at most 2 ulp of 1 (4 in float64), and a tail below 1/2 has a relative error below 4e-6
+    (float32) or 1e-12 (float64), down to the smallest normal float, also for angles next to loc - pi and loc + pi. As
+    many full turns as in `log_prob` add only the rounding of the result. The cdf has no closed form; see the page
+    *Method* of the documentation.
 
     Examples
     --------
@@ -210,11 +211,11 @@ def sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLi
     return counted("sf", symmetric.sf(TAILS), start, x=x, loc=loc, concentration=concentration)
 
 
-def log_cdf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+def log_cdf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the logarithm of `cdf_at`."""
-    within = tail_probability.log_lower_tail(difference, concentration)
+    within = tail_probability.log_lower_tail(difference, concentration, lost)
     # Select twice, since the logarithm of an unselected 0 would still make the derivative NaN.
-    beyond = jnp.where(turns == 0, 1, turns + tail_probability.lower_tail(difference, concentration))
+    beyond = jnp.where(turns == 0, 1, turns + tail_probability.lower_tail(difference, concentration, lost))
     return jnp.where(turns == 0, within, jnp.log(beyond))
 
 
@@ -235,11 +236,11 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     return evaluate("log_cdf", _log_cdf, x=x, loc=loc, concentration=concentration)
 
 
-def log_sf_at(difference: jax.Array, turns: jax.Array, concentration: jax.Array) -> jax.Array:
+def log_sf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the logarithm of `sf_at`."""
-    within = tail_probability.log_lower_tail(-difference, concentration)
+    within = tail_probability.log_lower_tail(-difference, concentration, -lost)
     within = jnp.where((concentration == jnp.inf) & (difference == 0), -jnp.inf, within)
-    beyond = jnp.where(turns == 0, 1, tail_probability.lower_tail(-difference, concentration) - turns)
+    beyond = jnp.where(turns == 0, 1, tail_probability.lower_tail(-difference, concentration, -lost) - turns)
     return jnp.where(turns == 0, within, jnp.log(beyond))
 
 

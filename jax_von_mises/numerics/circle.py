@@ -1,5 +1,7 @@
 """Subtract angles, remove full turns, and wrap results to [-pi, pi)."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,11 @@ TWO_PI = 2 * np.pi
 TURN_PARTS = {
     "float32": (6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875),
     "float64": (6.283185243606567, 6.357301884918343e-08, 2.4492935982947064e-16),
+}
+# The same with the third number cut to as few digits, and the rest as a fourth one.
+EXACT_TURN_PARTS = {
+    "float32": (6.25, 0.033184051513671875, 1.255422830581665e-06, 2.430840202602477e-10),
+    "float64": (*TURN_PARTS["float64"], 0.0),
 }
 LARGEST_LOC = {"float32": 2.0**24, "float64": 2.0**53}
 
@@ -60,6 +67,38 @@ def deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array]:
     difference, missing = x - loc, rounded_off(x, loc)
     turns = lax.round(lax.stop_gradient(difference) * (1 / TWO_PI), lax.RoundingMethod.TO_NEAREST_EVEN)
     return less_turns(difference, missing), turns
+
+
+def exact_deviation(x: jax.Array, loc: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the results of `deviation`, up to rounding, and what rounding has removed from the first one.
+
+    It matters next to -pi and pi, where hardly any probability is left, and at large concentrations. It has no
+    derivatives.
+    """
+    away, turns = deviation(x, loc)
+    x, loc = lax.stop_gradient((x, loc))
+    first, second, third, fourth = EXACT_TURN_PARTS[np.dtype(x.dtype).name]
+    # The first three products are exact, so it does not matter whether a compiler rounds them before it subtracts.
+    reduced = ((x - loc) - turns * first) - turns * second
+    nearly, rest = reduced - turns * third, rounded_off(x, loc) - turns * fourth
+    lost = rounded_off(reduced, turns * third) + rounded_off(nearly, -rest)
+    return with_derivative_of(away, nan_unless(nearly + rest, ~jnp.isnan(away))), turns, lost
+
+
+@with_slopes(lambda y, x, value: (1, None))
+def with_derivative_of(x: jax.Array, value: jax.Array) -> jax.Array:
+    """Return `value`, equal to `x` up to rounding, with the derivative of `x`."""
+    return value
+
+
+def at_exact(function: Callable[[jax.Array], jax.Array], x: jax.Array, lost: jax.Array) -> jax.Array:
+    """Return ``function(x + lost)``, for a `lost` that is small against the spacing of floats at `x`, to first order.
+
+    The change itself has no derivatives.
+    """
+    value = function(x)
+    change = jax.jvp(function, (lax.stop_gradient(x),), (lost,))[1]
+    return value + lax.stop_gradient(jnp.where(jnp.isfinite(change), change, 0))
 
 
 @with_slopes(lambda y, x, loc: (None, None))

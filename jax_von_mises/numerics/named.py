@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import xla
+from jax_von_mises.numerics.density import HALF_PI, half_pi_rest
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 from jax_von_mises.numerics.sphere import vectors
 
@@ -47,23 +49,30 @@ def cauchy_log_density(x: jax.Array, rho: jax.Array) -> jax.Array:
     return jnp.where(across == 0, jnp.inf, jnp.log1p(-rho) + jnp.log1p(rho) - jnp.log(2 * np.pi * across))
 
 
-def cauchy_lower_tail(x: jax.Array, rho: jax.Array) -> jax.Array:
-    """Return the probability of an angle below `x` in [-pi, pi], with the relative error of a few roundings."""
-    return tail_of_cauchy(x, valid_length(rho, 1))
+def cauchy_lower_tail(x: jax.Array, rho: jax.Array, lost: ArrayLike = 0.0) -> jax.Array:
+    """Return the probability of an angle below `x` + `lost`, where x in [-pi, pi] is rounded by `lost`.
+
+    Each tail has the relative error of a few roundings.
+    """
+    return tail_of_cauchy(x, valid_length(rho, 1), lost)
 
 
-def slopes_of_cauchy(tail: jax.Array, x: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
+def slopes_of_cauchy(
+    tail: jax.Array, x: jax.Array, rho: jax.Array, lost: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
     """Return the derivatives of `tail_of_cauchy`, also at the ends, where its cosine is clipped."""
     across = np.pi * cauchy_across(x, rho)
-    return 0.5 * (1 - rho) * (1 + rho) / across, jnp.sin(x) / across
+    return 0.5 * (1 - rho) * (1 + rho) / across, jnp.sin(x) / across, None
 
 
 @with_slopes(slopes_of_cauchy)
-def tail_of_cauchy(x: jax.Array, rho: jax.Array) -> jax.Array:
+def tail_of_cauchy(x: jax.Array, rho: jax.Array, lost: ArrayLike) -> jax.Array:
     """Return `cauchy_lower_tail` of a valid `rho`."""
     half = 0.5 * x
+    sine = jnp.sin(half)
     # The cosine is negative for the float32 beyond pi.
-    return jnp.arctan2((1 - rho) * jnp.maximum(jnp.cos(half), 0), -(1 + rho) * jnp.sin(half)) / np.pi
+    cosine = jnp.maximum(jnp.cos(half) - 0.5 * lost * sine, 0)
+    return jnp.arctan2((1 - rho) * cosine, -(1 + rho) * sine) / np.pi
 
 
 def cauchy_quantile(t: jax.Array, half_minus_t: jax.Array, rho: jax.Array) -> jax.Array:
@@ -99,20 +108,23 @@ def less_sine(y: jax.Array) -> jax.Array:
     return jnp.where(y < 1.5, y * square / 6 * series, y - jnp.sin(y))
 
 
-def cardioid_lower_tail(x: jax.Array, rho: jax.Array) -> jax.Array:
-    """Return the probability of an angle below `x` in [-pi, pi]; each tail has a relative error of a few roundings."""
-    return tail_of_cardioid(x, valid_length(rho, 0.5))
+def cardioid_lower_tail(x: jax.Array, rho: jax.Array, lost: ArrayLike = 0.0) -> jax.Array:
+    """Return the probability of an angle below `x` + `lost`, as `cauchy_lower_tail` does."""
+    return tail_of_cardioid(x, valid_length(rho, 0.5), lost)
 
 
-def slopes_of_cardioid(tail: jax.Array, x: jax.Array, rho: jax.Array) -> tuple[jax.Array, jax.Array]:
+def slopes_of_cardioid(
+    tail: jax.Array, x: jax.Array, rho: jax.Array, lost: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
     """Return the derivatives of `tail_of_cardioid`, also at the ends and at the centre, where its formula changes."""
-    return ((1 - 2 * rho) + 4 * rho * jnp.square(jnp.cos(0.5 * x))) / (2 * np.pi), jnp.sin(x) / np.pi
+    return ((1 - 2 * rho) + 4 * rho * jnp.square(jnp.cos(0.5 * x))) / (2 * np.pi), jnp.sin(x) / np.pi, None
 
 
 @with_slopes(slopes_of_cardioid)
-def tail_of_cardioid(x: jax.Array, rho: jax.Array) -> jax.Array:
+def tail_of_cardioid(x: jax.Array, rho: jax.Array, lost: ArrayLike) -> jax.Array:
     """Return `cardioid_lower_tail` of a valid `rho`."""
-    y = jnp.maximum(np.pi - jnp.abs(x), 0)
+    rest = (HALF_PI - 0.5 * jnp.abs(x)) + (half_pi_rest(x.dtype) - jnp.where(x < 0, -0.5, 0.5) * lost)
+    y = jnp.maximum(2 * rest, 0)
     tail = ((1 - 2 * rho) * y + 2 * rho * less_sine(y)) / (2 * np.pi)
     return jnp.where(x < 0, tail, 1 - tail)
 

@@ -30,7 +30,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import density
-from jax_von_mises.numerics.circle import TWO_PI, deviation, reduce_turns
+from jax_von_mises.numerics.circle import TWO_PI, deviation, exact_deviation, reduce_turns
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sphere import moments, vectors
 
@@ -113,30 +113,33 @@ class Polar(NamedTuple):
     """In [-pi, pi] up to rounding."""
     turns: jax.Array
     """The number of turns removed."""
+    lost: jax.Array
+    """What rounding has removed from `away`; in float64, without the rounding of the angle of the vector."""
     length: jax.Array
-    lost: tuple[jax.Array | float, jax.Array | float]
-    """What rounding has removed from `away` and `length`; 0 in float64."""
+    lost_length: jax.Array
+    """What rounding has removed from `length`; 0 in float64."""
 
 
 def polar(x: jax.Array, vector: jax.Array) -> Polar:
     """Return the `Polar` of angles and vectors; in float32, from angles and lengths in float64."""
     length, angle = concentration_of(vector), angle_of(vector)
-    away, turns = deviation(x, angle)
+    away, turns, lost = exact_deviation(x, angle)
     length = jnp.broadcast_to(length, away.shape)
     if vector.dtype == jnp.float64:
-        return Polar(away, turns, length, (0.0, 0.0))
+        return Polar(away, turns, lost, length, jnp.zeros_like(length))
     with jax.enable_x64(True):
         fixed = (lax.stop_gradient(each) for each in (x, vector[..., 0], vector[..., 1], turns))
         wide, first, second, whole = (lax.convert_element_type(each, np.float64) for each in fixed)
         exact = (wide - lax.atan2(second, first)) - whole * TWO_PI, lax.sqrt(first * first + second * second)
         near = [lax.convert_element_type(each, np.float32) for each in exact]
-        lost = [
+        rest = [
             lax.convert_element_type(each - lax.convert_element_type(rounded, np.float64), np.float32)
             for each, rounded in zip(exact, near, strict=True)
         ]
     # Invalid numbers are NaN in both.
     length = with_derivatives_of(jnp.broadcast_to(near[1], away.shape), length)
-    return Polar(with_derivatives_of(near[0] + 0 * lax.stop_gradient(away), away), turns, length, (lost[0], lost[1]))
+    away = with_derivatives_of(near[0] + 0 * lax.stop_gradient(away), away)
+    return Polar(away, turns, rest[0], length, jnp.broadcast_to(rest[1], away.shape))
 
 
 @jax.custom_jvp
@@ -173,7 +176,7 @@ def _mean_vector_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> t
 @jax.custom_jvp
 def log_density_of_angles(x: jax.Array, vector: jax.Array) -> jax.Array:
     """Return log p at angles, for natural parameters away from 0."""
-    away, _, kappa, (lost, lost_length) = polar(x, vector)
+    away, _, lost, kappa, lost_length = polar(x, vector)
     by_angle, along = density.score(away, kappa)
     return density.log_density(away, kappa) + (by_angle * lost + along * lost_length)
 
@@ -184,7 +187,7 @@ def _log_density_of_angles_jvp(
 ) -> tuple[jax.Array, jax.Array]:
     x, vector = primals
     unit = vectors.direction_of(vector).unit
-    away, _, kappa, _ = polar(x, vector)
+    away, _, _, kappa, _ = polar(x, vector)
     by_angle, along = density.score(away, kappa)
     across = jnp.stack([-unit[..., 1], unit[..., 0]], -1)
     angle = reduce_turns(x)
@@ -193,6 +196,12 @@ def _log_density_of_angles_jvp(
     by_vector = with_derivatives_of(by_vector, jnp.stack([cosine, sine], -1) - mean_vector(vector))
     by_angle = with_derivatives_of(by_angle, vector[..., 1] * cosine - vector[..., 0] * sine)
     return log_density_of_angles(x, vector), by_angle * tangents[0] + jnp.sum(by_vector * tangents[1], -1)
+
+
+def density_of_angles(x: jax.Array, vector: jax.Array) -> jax.Array:
+    """Return the density at angles, for natural parameters away from 0."""
+    away, _, lost, kappa, lost_length = polar(x, vector)
+    return density.nearby_density(away, kappa, lost, lost_length)
 
 
 @jax.custom_jvp

@@ -37,7 +37,12 @@ def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
     inside = jnp.abs(w) < 1
     x, limit = jnp.where(inside, w, 0), jnp.minimum(kappa, radial.KAPPA_MAX)
     if dimension == 2:
-        below = 2 * circle_tail.lower_tail(-2 * jnp.arctan2(jnp.sqrt(1 - x), jnp.sqrt(1 + x)), limit)
+        # Subtract an angle below pi/2 from pi exactly, since pi minus the angle has relative accuracy.
+        away, rest = jnp.sqrt(1 - x), jnp.sqrt(1 + x)
+        small = 2 * jnp.arctan2(jnp.minimum(away, rest), jnp.maximum(away, rest))
+        angle = jnp.where(x < 0, np.pi - small, small)
+        lost = jnp.where(x < 0, ((np.pi - angle) - small) + 2 * circle_density.half_pi_rest(w.dtype), 0)
+        below = 2 * circle_tail.lower_tail(-angle, limit, -lost)
     else:
         beyond, near, _ = tail(x, limit, dimension)
         below = jnp.where(near, 1 - beyond, beyond)

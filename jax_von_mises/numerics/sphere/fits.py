@@ -239,7 +239,12 @@ def computed_surface(n: int, dtype: str, smallest: float, near: bool, order: int
     # On the far side, at infinite concentration, kappa (1 + w) has a gamma distribution.
     reach = 0.0 if near else float(1.02 * largest_gamma(n / 2, smallest))
     wide = dtype == "float64" or smallest < 1e-20
-    shape = (30 if wide else 18, 48 if wide else 24) if near else (96 if dtype == "float64" else 44, 56 if wide else 28)
+    if near:
+        shape = (30, 48) if wide else (18, 24)
+    else:
+        # As a function of w, the range of the variable has a pole at 1 + (n + r) / (reach - n), near 1 for deep tails.
+        deep = smallest < SMALLEST_QUANTILE["float64"]
+        shape = ((224 if deep else 96) if dtype == "float64" else 44, 56 if wide else 28)
     bare = Surface((), near, surface_scale(n), reach)
     a, x = np.meshgrid(*(chebyshev_points(size) for size in shape), indexing="ij")
     w = 0.51 * a + 0.49 if near else a
