@@ -514,7 +514,7 @@ WITHOUT_ARGUMENTS = {
     *(f"Mixture.{name}" for name in ("entropy", "mode")),
     *(f"VonMisesFisher.{name}" for name in ("batch_shape", "event_shape", "dtype", "dimension", "broadcast")),
     *(f"VonMisesFisher.{name}" for name in ("mean", "mode", "mean_resultant_length", "entropy")),
-    *(f"IsotropicGaussianSO3.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast", "mode")),
+    *(f"IsotropicGaussianSO3.{name}" for name in ("batch_shape", "event_shape", "dtype", "broadcast", "mode", "mean")),
     "IsotropicGaussianSO3.expected_score_norm",
     *(
         f"{cls}.{name}"

@@ -59,8 +59,8 @@ KINDS = {
 
 
 def count(call):
-    """Return the number of arguments of a call."""
-    return len(inspect.signature(call).parameters)
+    """Return the number of arguments of a call by position."""
+    return sum(x.kind is not x.KEYWORD_ONLY for x in inspect.signature(call).parameters.values())
 
 
 def dtype_of(call, *values):

@@ -149,9 +149,7 @@ class OfDensity(OfAngles):
 
         `other` is a distribution of one angle, of any class; the batches broadcast.
         """
-        caller = f"{type(self).__name__}.kl_divergence"
-        if not of_one_angle(other):
-            raise TypeError(f"{caller}: other={arguments.safe_repr(other)} must be a distribution of one angle.")
+        caller = self._check_angle("kl_divergence", other)
         shape = arguments.broadcast_shapes(caller, {"self": self.batch_shape, "other": other.batch_shape})
         first, second = self._broadcast_to(shape), other._broadcast_to(shape)
 
@@ -162,6 +160,13 @@ class OfDensity(OfAngles):
 
         each: jax.Array = jax.vmap(one)(jnp.arange(math.prod(shape))) if shape else divergence(self._density(), other)
         return each.reshape(shape)
+
+    def _check_angle(self, method: str, other: object) -> str:
+        """Return the method's name for messages; raise TypeError unless `other` is a distribution of one angle."""
+        caller = f"{type(self).__name__}.{method}"
+        if not of_one_angle(other):
+            raise TypeError(f"{caller}: other={arguments.safe_repr(other)} must be a distribution of one angle.")
+        return caller
 
     def _by_panels(self, name: str) -> jax.Array:
         result: jax.Array = self._map(functools.partial(of_panels, name=name))

@@ -529,6 +529,8 @@ def aligned(logits: Any, components: Any) -> tuple[Any, Any]:
         arguments.is_array(x) or isinstance(x, int | float) for x in leaves
     ):
         return logits, components  # other objects stand for arrays in a pytree
+    if not components.batch_shape:
+        return logits, components
     ndim = max(np.ndim(logits), len(components.batch_shape))
     return (arguments.with_axes(logits, ndim, logits.dtype) if np.ndim(logits) else logits), components._aligned(ndim)
 

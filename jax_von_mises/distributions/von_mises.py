@@ -241,6 +241,7 @@ class VonMises(Parametric, OfDensity):
 
     def cross_entropy(self, other: OfAngles) -> jax.Array:
         """Return the mean under `self` of -log `other`, in nats."""
+        self._check_angle("cross_entropy", other)
         return self.entropy() + self.kl_divergence(other)
 
     def standard_errors(self, size: ArrayLike) -> fitting.Estimate:

@@ -235,7 +235,7 @@ def family_of(caller: str, distribution: str) -> Family:
 
 def names() -> tuple[str, ...]:
     """Return the names of the families that `sample_block` draws by their names."""
-    return tuple(name for name, family in FAMILIES.items() if family.by_name)
+    return tuple(sorted(name for name, family in FAMILIES.items() if family.by_name))
 
 
 def sample(

@@ -211,7 +211,9 @@ def test_invalid_quantiles():
         assert np.isnan(run(mixture, "icdf", np.float32([0, 0.3, 1]))).all()
     np.testing.assert_array_equal(np.isnan(run(three(), "icdf", np.float32([-0.1, 0.5, 1.1, np.nan]))), [1, 0, 1, 1])
     for method in ("cdf", "sf", "icdf"):
-        with pytest.raises(TypeError, match=f"Mixture.{method}: points of several dimensions have no order"):
+        with pytest.raises(
+            AttributeError, match=f"Mixture has no {method}: points of several dimensions have no order"
+        ):
             getattr(tori(), method)(0.5)
     narrow = Mixture(probs=jnp.bfloat16([0.5, 0.5]), components=VonMises(jnp.bfloat16([0, 1]), jnp.bfloat16([4, 4])))
     assert narrow.icdf(0.5).dtype == jnp.bfloat16
@@ -528,7 +530,7 @@ def test_errors(key):
         Torus(VonMises(0.0, 1.0)).log_prob(0.0)
     with pytest.raises(ValueError, match=r"has 2 angles and `other` 3"):
         Torus(VonMises(jnp.zeros(2), 1.0)).kl_divergence(Torus(VonMises(jnp.zeros(3), 1.0)))
-    with pytest.raises(TypeError, match="no order"):
+    with pytest.raises(AttributeError, match="no order"):
         tori().cdf(jnp.zeros(2))
     for distribution in (three(), tori(), Torus(VonMises(jnp.zeros(2), 1.0))):
         with pytest.raises(TypeError, match="give one random key"):

@@ -533,7 +533,6 @@ def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
         sample_von_mises(key, 0, many),
         sample_von_mises(key, 0, many.tolist()),
         sample_von_mises(key, 0, many.astype(np.float64), many.shape),
-        jvm.VonMises(0.0, many).sample(key),
     ):
         np.testing.assert_array_equal(x, first)
     assert [seconds for seconds in compiled if seconds > drawing / 3] == []

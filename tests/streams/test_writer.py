@@ -745,7 +745,7 @@ def test_what_cannot_be_verified(tmp_path, kind):
     write(out, 3_000)
     log = tmp_path / "a.npy.blocks" if kind == "npy" else out / "stream.json"
     text = log.read_text()
-    log.write_text(text.replace("stream 2", "stream 1", 1))
+    log.write_text(text.replace(stream.FORMAT, "jax_von_mises stream 1", 1))
     for call in (lambda: jax_von_mises.verify_samples(out), lambda: write(out, 3_000, resume=True)):
         with pytest.raises(FileExistsError, match=r"has format jax_von_mises stream 1, but this version .* reads "):
             call()
