@@ -6,6 +6,7 @@ Each method computes everything from the density in one program; see `jax_von_mi
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import OfAngles, of_one_angle
 from jax_von_mises.distributions.pytrees import pytree
+from jax_von_mises.functions.samples import depth_of_caller
 from jax_von_mises.numerics.any_density import evaluation, panels, quantiles
 from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns
 from jax_von_mises.numerics.elementary import clip, nan_unless
@@ -198,14 +200,17 @@ class OfOneDensity(OfDensity):
         return density
 
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
-        return DENSITY, tabulated(self)._asdict()
+        cells, error = tabulated(self)
+        warn_of_error(f"{type(self).__name__}.sample", error)
+        return DENSITY, cells._asdict()
 
     def error(self) -> jax.Array:
         """Return an estimate of the largest relative error of a tail probability in `sample`, `cdf`, `sf` and `icdf`.
 
         It is computed from the density at the nodes. For a smooth density it is at least the true error, and usually
-        several times as large; near a jump or a cusp the true error may exceed it. It cannot see a mode,
-        or a piece between two jumps, that lies between the nodes.
+        several times as large; near a jump or a cusp the true error may exceed it. It cannot see a mode, or a piece
+        between two jumps, that lies between the nodes. Where it is above 0.1, `sample` warns once for each place of a
+        call, unless it is traced.
         """
         result: jax.Array = error_of(self)
         return result
@@ -409,6 +414,8 @@ class TabulatedDistribution(OfOneDensity):
 
 
 Density = CircularDistribution | TabulatedDistribution
+# Error of a table from which on a draw warns.
+LARGE_ERROR = 0.1
 # Arcs among which `interval` looks for the shortest.
 ARCS = 512
 
@@ -499,9 +506,23 @@ def computed_table(distribution: Density) -> quantiles.Table:
 
 
 @jax.jit
-def tabulated(distribution: Density) -> quantiles.Cells:
-    """Compute the part of the table that draws read."""
-    return table_of(distribution, arguments.compute_dtype(distribution.dtype)).cells
+def tabulated(distribution: Density) -> tuple[quantiles.Cells, jax.Array]:
+    """Compute the part of the table that draws read, and its error."""
+    table = table_of(distribution, arguments.compute_dtype(distribution.dtype))
+    return table.cells, table.error
+
+
+def warn_of_error(caller: str, error: jax.Array) -> None:
+    """Warn once for each place of a call if the error of a table is known and large."""
+    if isinstance(error, jax.core.Tracer) or not error.is_fully_addressable:
+        return
+    if (found := float(jax.device_get(error))) > LARGE_ERROR:
+        warnings.warn(
+            f"{caller}: some tail probabilities of the draws may be wrong by {found:.2g} of their value, since the "
+            "density has jumps, or modes too narrow for its nodes. Increase `nodes`, or give `points` near the modes.",
+            UserWarning,
+            stacklevel=depth_of_caller(),
+        )
 
 
 def rounded(distribution: Density) -> tuple[np.dtype, np.dtype]:

@@ -115,6 +115,20 @@ def test_derivatives(key):
     np.testing.assert_allclose(derivatives["own"], derivatives["other"], rtol=1e-5, atol=1e-5)
 
 
+def test_draws_warn_of_a_large_error(key):
+    """Three narrow pieces between jumps leave few panels elsewhere; a traced draw cannot warn."""
+
+    def pieces(x, width):
+        return jnp.where(jnp.min(jnp.abs(x - jnp.float32([-2.0, 0.5, 2.5]))) < width, 0.0, -9.0)
+
+    narrow = CircularDistribution(pieces, np.float32(0.005), nodes=512)
+    assert float(narrow.error()) > 0.1
+    with pytest.warns(UserWarning, match=r"^CircularDistribution\.sample: .* Increase `nodes`") as seen:
+        narrow.sample(key, (3,))
+    assert [warning.filename for warning in seen] == [__file__]
+    jax.jit(lambda width: CircularDistribution(pieces, width, nodes=512).sample(key, (3,)))(np.float32(0.005))
+
+
 def test_tabulated(key):
     """A tabulated distribution gives the same results and derivatives, and builds no panels in later programs."""
 
