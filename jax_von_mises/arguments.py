@@ -128,7 +128,8 @@ def parameter(caller: str, name: str, value: Any) -> Any:
         if not is_array(array):
             array = np.asarray(value)
         dtype = array.dtype
-        real = dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
+        # The name of a dtype takes long to make.
+        real = dtype in TRACEABLE or dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
         array = native(array) if real else array
     except OverflowError as error:
         raise ValueError(

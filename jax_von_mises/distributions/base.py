@@ -294,27 +294,23 @@ class Parametric(Distribution):
             leaves[parameter.name] = as_leaf(caller, parameter.name, given[parameter.name])
             object.__setattr__(self, parameter.name, leaves[parameter.name])
         # Other objects stand for arrays in a pytree, and whole numbers alone may be the axes of `jax.vmap`.
-        numbers = all(arguments.is_array(x) or isinstance(x, int | float) for x in leaves.values())
+        numbers = all(isinstance(x, int | float) or arguments.is_array(x) for x in leaves.values())
         axes = all(isinstance(x, int) for x in leaves.values())
         for parameter in self.PARAMETERS:
             if parameter.event_rank and (arguments.is_array(leaves[parameter.name]) or (numbers and not axes)):
                 arguments.dimension(caller, parameter.name, leaves[parameter.name])
-        if numbers:
-            self.batch_shape  # noqa: B018 - raises ValueError if shapes do not broadcast
+        if not (numbers or validate_args):
+            return
+        checked = self._parameters()
         if validate_args:
-            for parameter, value in zip(self.PARAMETERS, self._parameters().values(), strict=True):
+            for parameter, value in zip(self.PARAMETERS, checked.values(), strict=True):
                 check_values(caller, parameter, value)
-        if numbers and not axes:
-            self._align(len(self.batch_shape))
-
-    def _align(self, ndim: int) -> None:
-        """Give all parameters, in the constructor, `ndim` axes of the batch."""
-        given = self._parameters() if ndim else {}
+        ndim = len(self._batch_of(checked)) if numbers else 0
         for parameter in self.PARAMETERS if ndim else ():
-            value, rank = given[parameter.name], ndim + parameter.event_rank
+            value, rank = checked[parameter.name], ndim + parameter.event_rank
             if np.ndim(value) < rank:
-                value = arguments.with_axes(value, rank, self.dtype)
-                object.__setattr__(self, parameter.name, value)
+                dtype = arguments.float_dtype(caller, None, checked.values())
+                object.__setattr__(self, parameter.name, arguments.with_axes(value, rank, dtype))
 
     def _parameters(self) -> dict[str, Any]:
         """Return the checked parameters by name."""
@@ -324,7 +320,10 @@ class Parametric(Distribution):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape to which the parameters broadcast, without the axes of an event."""
-        given = self._parameters()
+        return self._batch_of(self._parameters())
+
+    def _batch_of(self, given: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the shape of the batch of checked parameters."""
         shapes = {p.name: np.shape(given[p.name])[: np.ndim(given[p.name]) - p.event_rank] for p in self.PARAMETERS}
         return arguments.broadcast_shapes(type(self).__name__, shapes)
 
