@@ -23,7 +23,7 @@ from jax_von_mises import arguments
 from jax_von_mises.functions import symmetric
 from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
-from jax_von_mises.numerics.circle import at_exact, deviation, exact_deviation, reduce_turns, wrap
+from jax_von_mises.numerics.circle import deviation, exact_deviation, reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.sharding import sharded_by_batch
@@ -84,7 +84,7 @@ def about_loc(function: Function) -> Function:
 
 def log_density_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
     """Return the logarithm of the density at angles that are full `turns` and a `difference` + `lost` from `loc`."""
-    return at_exact(lambda x: density.log_density(x, concentration), difference, lost)
+    return density.nearby_log_density(difference, concentration, lost)
 
 
 _log_prob = about_loc(log_density_at)
