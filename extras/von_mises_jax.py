@@ -59,6 +59,7 @@ KAPPA_MIN, KAPPA_MAX = 1e-30, 1e18  # below, the distribution is uniform to roun
 RULE_DEPTH, CENTRE = 18.0, 0.5
 PI_BELOW = float(np.nextafter(np.float32(np.pi), np.float32(0)))
 TURN = 6.25, 0.033184051513671875, 2 * np.pi - 6.25 - 0.033184051513671875  # 2 pi in three parts
+THIRD, FOURTH = 1.255422830581665e-06, 2.430840202602477e-10  # the last part in two
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
@@ -240,10 +241,22 @@ def _complement(kappa, inverse):
 @jax.jit
 def _log_prob(x, loc, kappa):
     x, loc, kappa = jnp.broadcast_arrays(x, loc, _valid(kappa))
-    difference = x - loc
-    part = difference - x
-    missing = lax.stop_gradient((x - (difference - part)) + (-loc - part))
-    return _log_density(_reduced(difference) + missing, kappa)
+    away = _reduced(x - loc)
+    turns = lax.round(lax.stop_gradient(x - loc) * (1 / (2 * np.pi)), lax.RoundingMethod.TO_NEAREST_EVEN)
+    reduced = ((x - loc) - turns * TURN[0]) - turns * TURN[1]
+    nearly, rest = reduced - turns * THIRD, _off(x, loc) - turns * FOURTH
+    lost = _off(reduced, turns * THIRD) + _off(nearly, -rest)
+    away = away + lax.stop_gradient((nearly + rest) - away)
+    square = jnp.square(0.5 * away)
+    change = lax.stop_gradient(-kappa * (away * _polynomial(SINE, square) * _polynomial(COSINE, square)) * lost)
+    return _log_density(away, kappa) + jnp.where(jnp.isfinite(change), change, 0)
+
+
+def _off(a, b):
+    """Return the rounding error of a - b."""
+    difference = a - b
+    part = difference - a
+    return (a - (difference - part)) + (-b - part)
 
 
 @jax.custom_jvp

@@ -155,8 +155,11 @@ def refuse_units(caller: str, name: str, value: Any) -> None:
     """Raise TypeError for a quantity with a unit, of astropy or pint, which NumPy would drop."""
     if type(value) is np.ndarray or isinstance(value, (int, float, jax.Array)):
         return
-    if isinstance(value, (list, tuple)) and value:
-        value = value[0]
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            if type(each) is not float and type(each) is not int:
+                refuse_units(caller, name, each)
+        return
     unit = getattr(value, "unit", None)
     unit = getattr(value, "units", None) if unit is None else unit
     if unit is not None:

@@ -28,7 +28,7 @@ KAPPAS = np.concatenate([[0, 1e-38, 1e-30, np.inf, np.nan, -1], np.geomspace(1e-
 
 def test_it_is_one_short_file_that_needs_only_jax():
     text = PATH.read_text("utf-8")
-    assert len(text.splitlines()) <= 350
+    assert len(text.splitlines()) <= 365
     assert text.startswith("# Copyright")
     names = {
         (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]

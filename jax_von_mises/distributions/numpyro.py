@@ -135,9 +135,11 @@ class OfOneAngle(OfClass):
         This counts over the support, as NumPyro does. The class in `jax_von_mises` counts from loc - pi.
         """
         own, value = self._own(), arguments.parameter(f"{type(self).__name__}.cdf", "value", value)
-        dtype = arguments.float_dtype("cdf", None, [value]) if np.ndim(value) else own.dtype
-        found = own.cdf(clip(arguments.as_jax(value, dtype), -np.pi, np.pi), start=-np.pi)
-        return with_derivative_of(found, clip(found, 0, 1))
+        dtype = arguments.float_dtype("cdf", None, [value, np.zeros((), own.dtype)])
+        # The half precision numbers next to pi are too far from it to stand for the ends.
+        value = clip(arguments.as_jax(value, arguments.compute_dtype(dtype)), -np.pi, np.pi)
+        found = own.cdf(value, start=-np.pi)
+        return with_derivative_of(found, clip(found, 0, 1)).astype(dtype)
 
     def icdf(self, q: ArrayLike) -> jax.Array:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""

@@ -15,7 +15,14 @@ from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.numerics.circle import at_exact
-from jax_von_mises.numerics.natural import angle_of, density_of_angles, log_density_of_angles, polar, vector_of
+from jax_von_mises.numerics.natural import (
+    angle_of,
+    density_of_angles,
+    differentiable_once,
+    log_density_of_angles,
+    polar,
+    vector_of,
+)
 from jax_von_mises.sampling import sampler
 
 
@@ -94,9 +101,9 @@ class VonMises(Parametric, OfDensity):
         Notes
         -----
         First derivatives with respect to `natural` are right for every value, also at 0, and so are the second ones of
-        `log_prob`; those of other methods lose their digits to rounding as the length of `natural` approaches 0. First
-        derivatives of draws differ from
-        derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
+        `log_prob` and `prob`; those of `cdf`, `sf` and their logarithms raise NotImplementedError, and those of other
+        methods lose their digits to rounding as the length of `natural` approaches 0. First derivatives of draws differ
+        from derivatives with respect to `loc`, which would be infinite at 0: a draw moves by
         :math:`(1 - e^{-\kappa(1 + \cos(x - \mu))}) / \kappa` times a change across :math:`\eta`. Means of functions of
         draws have the same derivatives either way. Vectors whose components are all below 2^-60 (2^-13 in float16),
         also 0, count as the vector of this length with `loc` 0.
@@ -164,7 +171,7 @@ class VonMises(Parametric, OfDensity):
         return von_mises.cdf(value, self.loc, self.concentration, start=start)
 
     def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
-        """See `jax_von_mises.log_cdf`."""
+        """See `jax_von_mises.log_cdf`; with a `start`, tails below the smallest float give -inf."""
         if start is not None:
             return super().log_cdf(value, start=start)
         return von_mises.log_cdf(value, self.loc, self.concentration)
@@ -174,7 +181,7 @@ class VonMises(Parametric, OfDensity):
         return von_mises.sf(value, self.loc, self.concentration, start=start)
 
     def log_sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
-        """See `jax_von_mises.log_sf`."""
+        """See `jax_von_mises.log_sf`; with a `start`, tails below the smallest float give -inf."""
         if start is not None:
             return super().log_sf(value, start=start)
         return von_mises.log_sf(value, self.loc, self.concentration)
@@ -287,32 +294,42 @@ class NaturalVonMises(OfNatural, VonMises):
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.cdf`; every full turn adds 1."""
         if start is not None:
-            return super().cdf(value, start=start)
+            return self._between(start, value)
         return self._of_natural("cdf", from_direction(von_mises.cdf_at), value)
 
     def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.log_cdf`."""
         if start is not None:
-            return super().log_cdf(value, start=start)
+            return jnp.log(self._between(start, value))
         return self._of_natural("log_cdf", from_direction(von_mises.log_cdf_at), value)
 
     def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.sf`."""
         if start is not None:
-            return super().sf(value, start=start)
+            return 1 - self._between(start, value)
         return self._of_natural("sf", from_direction(von_mises.sf_at), value)
 
     def log_sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.log_sf`."""
         if start is not None:
-            return super().log_sf(value, start=start)
+            return jnp.log(1 - self._between(start, value))
         return self._of_natural("log_sf", from_direction(von_mises.log_sf_at), value)
+
+    def _between(self, start: ArrayLike, value: ArrayLike) -> jax.Array:
+        """Return the probability from `start` to `value`, up to a few ulp of 1."""
+        before, after = self.cdf(start), self.cdf(value)
+        shape, dtype = (
+            jnp.broadcast_shapes(before.shape, after.shape),
+            arguments.float_dtype("cdf", None, [before, after]),
+        )
+        return (jnp.broadcast_to(after, shape) - jnp.broadcast_to(before, shape)).astype(dtype)
 
 
 @functools.cache
 def from_direction(function: von_mises.Function) -> von_mises.Function:
     """Return a function of (x, natural), from one of the results of `exact_deviation` and the concentration."""
 
+    @differentiable_once
     def compute(x: jax.Array, natural: jax.Array) -> jax.Array:
         *place, length, lost_length = polar(x, natural)
         return at_exact(lambda length: function(*place, length), length, lost_length)

@@ -73,6 +73,8 @@ class WeightedSets:
 
         Weights with a single axis belong to a single `axis`. One parameter may be given as `known`.
         """
+        if isinstance(weights, jax.Array | np.ndarray) and weights.dtype == bool:
+            weights = weights.astype(np.float32)  # True counts as one observation
         optional = {name: x for name, x in {"weights": weights, **known}.items() if x is not None}
         arrays, dtype = arguments.parameters(caller, None, samples=samples, **optional)
         sets = cls(arrays["samples"], arrays.get("weights"), None, None, (), event_ndim, dtype)
@@ -125,7 +127,10 @@ class WeightedSets:
         """
         batch, kept = self.batch, len(self.kept)
         number = math.prod(batch[i] for i in self.axes)
-        if not 0 < number <= PADDED[1] or not all(x is None or on_host(x) for x in (self.samples, self.weights)):
+        # Many small data sets would become many times as large.
+        if not 0 < max(number, PADDED[0]) * math.prod(self.kept) <= PADDED[1] or not all(
+            x is None or on_host(x) for x in (self.samples, self.weights)
+        ):
             return self
         compute = arguments.compute_dtype(self.dtype)
         order = [i for i in range(len(batch)) if i not in self.axes] + list(self.axes)

@@ -157,7 +157,12 @@ def isf(tails: Tails) -> Function:
     mirrored = icdf(tails)
 
     def compute(q: jax.Array, loc: jax.Array, shape: jax.Array, start: jax.Array | None = None) -> jax.Array:
-        return -mirrored(q, -loc, shape, None if start is None else -(start + TWO_PI))
+        if start is None:
+            return -mirrored(q, -loc, shape)
+        end = start + TWO_PI
+        x = -mirrored(q, -loc, shape, -end)
+        inside = jnp.where(q == 1, start, jnp.where(q == 0, end, jnp.minimum(jnp.maximum(x, start), end)))
+        return with_derivative_of(x, jnp.where(jnp.isnan(x), x, inside))
 
     return compute
 

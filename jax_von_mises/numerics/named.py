@@ -28,8 +28,31 @@ WIDE = 10.0
 WIDEST = 40.0
 # The scale at which the score changes from one series to the other.
 SCORE_SWITCH = 1.5
+# Up to this scale, the wrapped normal's probabilities are those of the normal distribution; its table would need more
+# nodes for them. A distance of pi is 314 scales.
+NARROW_TAILS = 0.01
 # Below this scale, the wrapped normal's log density is that of the nearest turn alone, up to rounding.
 NARROW = 1e-8
+
+
+def narrow_scale(scale: jax.Array) -> jax.Array:
+    """Return a scale of up to `NARROW_TAILS`, at least the smallest normal float, or 1 for 0; NaN if it is invalid."""
+    some = jnp.clip(scale, float(np.finfo(scale.dtype).tiny), NARROW_TAILS)
+    return nan_unless(jnp.where(scale == 0, 1, some), scale >= 0)
+
+
+def narrow_normal_lower_tail(x: jax.Array, scale: jax.Array, lost: jax.Array) -> jax.Array:
+    """Return the probability of an angle below x + lost for scales up to `NARROW_TAILS`; no other turn counts."""
+    point = nan_unless((x >= 0).astype(x.dtype), scale >= 0)
+    return jnp.where(scale == 0, point, jax.scipy.special.ndtr((x + lost) / narrow_scale(scale)))
+
+
+def narrow_normal_quantile(t: jax.Array, half_minus_t: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the distance with the tail `t` beyond it, for scales up to `NARROW_TAILS`; pi for a tail of 0."""
+    some = jnp.maximum(t, float(np.finfo(t.dtype).tiny))
+    distance = -jax.scipy.special.ndtri(some) * narrow_scale(scale)
+    distance = jnp.where(scale == 0, 0 * distance, distance)
+    return jnp.where((t > 0) | jnp.isnan(distance), distance, np.pi)
 
 
 def valid_length(rho: jax.Array, most: float) -> jax.Array:

@@ -22,6 +22,7 @@ is finite everywhere, 0 opposite to the mean direction, and 1 + w at :math:`\kap
 would divide by :math:`\kappa^2`, and differences of large terms would remain at 0.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -181,6 +182,61 @@ def log_density_of_angles(x: jax.Array, vector: jax.Array) -> jax.Array:
     return density.log_density(away, kappa) + (by_angle * lost + along * lost_length)
 
 
+@jax.custom_jvp
+def density_of_angles(x: jax.Array, vector: jax.Array) -> jax.Array:
+    """Return p at angles, for natural parameters away from 0."""
+    away, _, lost, kappa, lost_length = polar(x, vector)
+    return density.nearby_density(away, kappa, lost, lost_length)
+
+
+@density_of_angles.defjvp
+def _density_of_angles_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    p, rate = density_of_angles(*primals), jax.jvp(log_density_of_angles, primals, tangents)[1]
+    return p, p * rate
+
+
+def differentiable_once(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Return a function of angles and vectors whose second derivatives raise NotImplementedError.
+
+    Through the direction of the vector, they would have no correct digit near 0.
+    """
+
+    @jax.custom_jvp
+    def compute(x: jax.Array, vector: jax.Array) -> jax.Array:
+        return function(x, vector)
+
+    @compute.defjvp
+    def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        x, vector = primals
+        value, push = jax.linearize(function, x, vector)
+        units = [jnp.zeros_like(vector).at[..., j].set(1) for j in range(2)]
+        slopes = [push(jnp.ones_like(x), jnp.zeros_like(vector)), *(push(jnp.zeros_like(x), unit) for unit in units)]
+        moves = tangents[0], tangents[1][..., 0], tangents[1][..., 1]
+        terms = (
+            constant(slope) * jnp.broadcast_to(move, value.shape) for slope, move in zip(slopes, moves, strict=True)
+        )
+        return value, sum(terms, jnp.zeros_like(value))
+
+    result: Callable[..., jax.Array] = compute
+    return result
+
+
+@jax.custom_jvp
+def constant(slope: jax.Array) -> jax.Array:
+    """Return a derivative that must not be differentiated again."""
+    return slope
+
+
+@constant.defjvp
+def _constant_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    raise NotImplementedError(
+        "VonMises.from_natural: only `log_prob` and `prob` have second derivatives. For those of `cdf` and `sf`, make "
+        "a VonMises from loc and concentration."
+    )
+
+
 @log_density_of_angles.defjvp
 def _log_density_of_angles_jvp(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
@@ -196,12 +252,6 @@ def _log_density_of_angles_jvp(
     by_vector = with_derivatives_of(by_vector, jnp.stack([cosine, sine], -1) - mean_vector(vector))
     by_angle = with_derivatives_of(by_angle, vector[..., 1] * cosine - vector[..., 0] * sine)
     return log_density_of_angles(x, vector), by_angle * tangents[0] + jnp.sum(by_vector * tangents[1], -1)
-
-
-def density_of_angles(x: jax.Array, vector: jax.Array) -> jax.Array:
-    """Return the density at angles, for natural parameters away from 0."""
-    away, _, lost, kappa, lost_length = polar(x, vector)
-    return density.nearby_density(away, kappa, lost, lost_length)
 
 
 @jax.custom_jvp

@@ -150,7 +150,7 @@ class Measured:
 
 
 @pytest.mark.parametrize(
-    "value", [np.ones(3).view(Quantity), Measured(), [Measured()]], ids=["array", "object", "list"]
+    "value", [np.ones(3).view(Quantity), Measured(), [[0.1, Measured()]]], ids=["array", "object", "list"]
 )
 def test_units_are_refused(value):
     """They would be dropped, and degrees read as radians."""
@@ -230,6 +230,7 @@ def test_where_probabilities_are_counted_from(name):
         below, above = one.icdf(q, **options), one.isf(q, **options)
         np.testing.assert_allclose(exact(below), q, atol=3e-6)
         np.testing.assert_allclose(exact(above), 1 - q, atol=3e-6)
+        assert (float(above[-1]), float(below[0])) == (float(below[0]), float(above[-1]))
         for found in (below, above):
             assert ((found >= origin - 1e-6) & (found <= origin + 2 * np.pi + 2e-6)).all()
         inside = origin + np.linspace(0.5, 5.5, 9)

@@ -362,3 +362,26 @@ def test_refusals():
             getattr(VonMises(0.0, 1.0), method)(VonMisesFisher([0, 1], 1.0))
     assert np.isnan(VonMises.from_natural([np.nan, 1.0]).log_prob(0.0))
     assert np.isnan(VonMises.from_natural([np.inf, 1.0]).sample(jax.random.key(0)))
+
+
+def test_second_derivatives_of_densities_and_probabilities():
+    """Those of densities are right at 0; those of probabilities, which have no digit there, raise."""
+
+    def prob(natural):
+        return VonMises.from_natural(natural).prob(0.5)
+
+    # The density is 1 + eta . x + ((eta . x)^2 - |eta|^2 / 2) / 2 + ..., over 2 pi.
+    x = np.array([np.cos(0.5), np.sin(0.5)])
+    exact = (np.outer(x, x) - np.eye(2) / 2) / (2 * np.pi)
+    for natural in (np.zeros(2, np.float32), np.float32([1e-6, 0])):
+        np.testing.assert_allclose(jax.hessian(prob)(natural), exact, atol=1e-6)
+    for name in ("cdf", "log_sf"):
+        with pytest.raises(NotImplementedError, match="only `log_prob` and `prob` have second derivatives"):
+            jax.hessian(lambda natural, name=name: getattr(VonMises.from_natural(natural), name)(0.5))(natural)
+
+
+def test_probabilities_from_another_start_of_long_vectors():
+    """They come from the natural parameter, not from the rounded `loc`."""
+    one = VonMises.from_natural(np.float32([1e8 * np.cos(1.0), 1e8 * np.sin(1.0)]))
+    np.testing.assert_allclose(one.cdf(1.0, start=1 - np.pi), one.cdf(1.0), atol=1e-6)
+    np.testing.assert_allclose(one.sf(1.0, start=1 - np.pi), one.sf(1.0), atol=1e-6)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from jax_von_mises import Cardioid, CircularDistribution, VonMises, WrappedCauchy, WrappedNormal
 from jax_von_mises.numerics import named
@@ -318,3 +318,23 @@ def test_quantiles_at_the_ends(dtype):
                         np.testing.assert_allclose(sign * (x[[0, -1]] - loc), [-np.pi, np.pi], rtol=1e-6)
                         alone = [getattr(one, name)(each) for each in q]
                         np.testing.assert_allclose(x, alone, atol=1e-3 if dtype == "float32" else 1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(np.float32, 2e-5), pytest.param(np.float64, 1e-12, marks=slow)])
+def test_tails_of_narrow_normals(dtype, limit):
+    """Probabilities and quantiles of narrow normals are those of the normal distribution, and of a point mass at 0."""
+    with jax.enable_x64(dtype == np.float64):
+        z = np.linspace(-11, 11, 45)
+        for scale in dtype([1e-20, 1e-3, 9e-3]):
+            x = (z * scale).astype(dtype)
+            exact = special.ndtr(x.astype(float) / float(scale))
+            one = WrappedNormal(dtype(0), scale)
+            np.testing.assert_allclose(one.cdf(x), exact, rtol=limit)
+            np.testing.assert_allclose(one.sf(-x), exact, rtol=limit)
+            q = dtype([1e-9, 0.2, 0.5, 0.8])
+            np.testing.assert_allclose(one.icdf(q), special.ndtri(q.astype(float)) * scale, rtol=limit)
+            np.testing.assert_allclose(one.isf(q), -special.ndtri(q.astype(float)) * scale, rtol=limit)
+        point = WrappedNormal(dtype(0.5), dtype(0))
+        np.testing.assert_array_equal(point.icdf(dtype([0.1, 0.9])), dtype([0.5, 0.5]))
+        np.testing.assert_array_equal(point.cdf(dtype([0.4, 0.5, 0.6])), [0, 1, 1])
+        np.testing.assert_array_equal(point.sf(dtype([0.4, 0.5, 0.6])), [1, 0, 0])

@@ -11,6 +11,7 @@ from scipy import optimize, special, stats
 
 import jax_von_mises as jvm
 from jax_von_mises import VonMises, fit, log_prob, standard_errors
+from jax_von_mises.functions.samples import WeightedSets
 from tests import reference
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
@@ -433,3 +434,16 @@ def test_degrees_are_noticed():
         jvm.VonMisesFisher.fit(30 * np.eye(3))
         warnings.filterwarnings("ignore", ".*look like degrees")
         jvm.fit(degrees)
+
+
+def test_masks_are_weights():
+    x = np.float32([0.1, 2.0, 0.3, 0.2])
+    mask = np.array([True, False, True, True])
+    np.testing.assert_allclose(jvm.fit(x, weights=mask), jvm.fit(x[mask]), rtol=1e-6)
+
+
+def test_many_small_data_sets_are_not_padded():
+    """They would become many times as large."""
+    sets = WeightedSets.of("fit", "angle", np.zeros((200_000, 3), np.float32), None, 1)
+    assert sets.padded() is sets
+    assert WeightedSets.of("fit", "angle", np.zeros((3, 200), np.float32), None, 1).padded().samples.shape == (3, 256)
