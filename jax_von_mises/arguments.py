@@ -151,14 +151,17 @@ def parameter(caller: str, name: str, value: Any) -> Any:
     return array
 
 
-def refuse_units(caller: str, name: str, value: Any) -> None:
-    """Raise TypeError for a quantity with a unit, of astropy or pint, which NumPy would drop."""
+def refuse_units(caller: str, name: str, value: Any, depth: int = 4) -> None:
+    """Raise TypeError for a quantity with a unit, of astropy or pint, which NumPy would drop.
+
+    Lists are looked through to a `depth`, since one may contain itself.
+    """
     if type(value) is np.ndarray or isinstance(value, (int, float, jax.Array)):
         return
     if isinstance(value, (list, tuple)):
-        for each in value:
+        for each in value if depth else ():
             if type(each) is not float and type(each) is not int:
-                refuse_units(caller, name, each)
+                refuse_units(caller, name, each, depth - 1)
         return
     unit = getattr(value, "unit", None)
     unit = getattr(value, "units", None) if unit is None else unit
