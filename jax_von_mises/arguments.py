@@ -227,6 +227,11 @@ def is_array(value: object) -> bool:
     return isinstance(value, (np.ndarray, np.generic, jax.Array))
 
 
+def is_known(value: object) -> bool:
+    """Return whether `value` is a number or an array, rather than a placeholder for one in a pytree."""
+    return isinstance(value, int | float) or is_array(value)
+
+
 def is_traceable(value: object) -> bool:
     """Return whether `jax.jit` takes a value with the number and the dtype that `parameters` would give it."""
     if type(value) is float:

@@ -153,6 +153,9 @@ class OfDensity(OfAngles):
         """
         caller = self._check_angle("kl_divergence", other)
         shape = arguments.broadcast_shapes(caller, {"self": self.batch_shape, "other": other.batch_shape})
+        if not shape:
+            alone: jax.Array = divergence(self._density(), other)
+            return alone
         first, second = self._broadcast_to(shape), other._broadcast_to(shape)
 
         def one(i: jax.Array) -> jax.Array:
@@ -160,8 +163,7 @@ class OfDensity(OfAngles):
             found: jax.Array = divergence(first._at(at)._density(), second._at(at))
             return found
 
-        each: jax.Array = jax.vmap(one)(jnp.arange(math.prod(shape))) if shape else divergence(self._density(), other)
-        return each.reshape(shape)
+        return jax.vmap(one)(jnp.arange(math.prod(shape))).reshape(shape)
 
     def _check_angle(self, method: str, other: object) -> str:
         """Return the method's name for messages; raise TypeError unless `other` is a distribution of one angle."""

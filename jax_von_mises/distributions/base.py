@@ -294,7 +294,7 @@ class Parametric(Distribution):
             leaves[parameter.name] = as_leaf(caller, parameter.name, given[parameter.name])
             object.__setattr__(self, parameter.name, leaves[parameter.name])
         # Other objects stand for arrays in a pytree, and whole numbers alone may be the axes of `jax.vmap`.
-        numbers = all(isinstance(x, int | float) or arguments.is_array(x) for x in leaves.values())
+        numbers = all(map(arguments.is_known, leaves.values()))
         axes = all(isinstance(x, int) for x in leaves.values())
         for parameter in self.PARAMETERS:
             if parameter.event_rank and (arguments.is_array(leaves[parameter.name]) or (numbers and not axes)):
@@ -352,7 +352,7 @@ class Parametric(Distribution):
         shapes = {name: np.shape(x)[: np.ndim(x) - event.get(name, 0)] for name, x in arrays.items()}
         of_these = arguments.broadcast_shapes(caller, shapes)
         found = computed(function, static, tuple(arrays.values()), behind, dtype)
-        shape = arguments.broadcast_shapes(caller, {"the arguments": of_these, "the batch": self.batch_shape})
+        shape = arguments.broadcast_shapes(caller, {"the arguments": of_these, "the batch": self._batch_of(own)})
         if shape == of_these:
             return found
         # Parameters on which the result does not depend have further axes.

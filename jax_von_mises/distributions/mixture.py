@@ -524,12 +524,8 @@ def names_of_kinds() -> str:
 
 def aligned(logits: Any, components: Any) -> tuple[Any, Any]:
     """Return weights and components with the same number of axes, of which length 1 makes up for missing ones."""
-    leaves = jax.tree.leaves((logits, components))
-    if not isinstance(components, Distribution) or not all(
-        arguments.is_array(x) or isinstance(x, int | float) for x in leaves
-    ):
-        return logits, components  # other objects stand for arrays in a pytree
-    if not components.batch_shape:
+    known = isinstance(components, Distribution) and all(map(arguments.is_known, jax.tree.leaves((logits, components))))
+    if not known or not components.batch_shape:
         return logits, components
     ndim = max(np.ndim(logits), len(components.batch_shape))
     return (arguments.with_axes(logits, ndim, logits.dtype) if np.ndim(logits) else logits), components._aligned(ndim)

@@ -38,7 +38,7 @@ class OfNatural(Parametric):
         """Return the distribution with the natural parameter `value`, after checking it."""
         made = object.__new__(cls)
         value = as_leaf(caller, "natural", value)
-        if arguments.is_array(value) or isinstance(value, int | float):
+        if arguments.is_known(value):
             arguments.dimension(caller, "natural", value, components)
         if validate_args:
             check_values(caller, Parameter("natural", "real", 1), arguments.parameter(caller, "natural", value))

@@ -76,14 +76,7 @@ class OfClass(Distribution):
         # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
         for parameter in own.PARAMETERS:
             setattr(self, parameter.name, getattr(own, parameter.name))
-        batch_shape = own.batch_shape
-        super().__init__(batch_shape=batch_shape, event_shape=own.event_shape, validate_args=validate_args)
-        for parameter in own.PARAMETERS if batch_shape else ():
-            # NumPyro maps over the leading axes of parameters, which must therefore be those of the batch. It would
-            # give Python numbers a fixed dtype, but they must take that of the other parameters.
-            value = arguments.as_jax(getattr(own, parameter.name))
-            missing = len(batch_shape) + parameter.event_rank - value.ndim
-            setattr(self, parameter.name, value.reshape((1,) * missing + value.shape))
+        super().__init__(batch_shape=own.batch_shape, event_shape=own.event_shape, validate_args=validate_args)
 
     def _own(self) -> Any:
         own = self.OF(*(getattr(self, parameter.name) for parameter in self.OF.PARAMETERS))

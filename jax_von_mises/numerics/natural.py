@@ -31,7 +31,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import density
-from jax_von_mises.numerics.circle import TWO_PI, deviation, exact_deviation, reduce_turns
+from jax_von_mises.numerics.circle import TWO_PI, deviation, exact_deviation, reduce_turns, with_derivative_of
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sphere import moments, vectors
 
@@ -138,22 +138,9 @@ def polar(x: jax.Array, vector: jax.Array) -> Polar:
             for each, rounded in zip(exact, near, strict=True)
         ]
     # Invalid numbers are NaN in both.
-    length = with_derivatives_of(jnp.broadcast_to(near[1], away.shape), length)
-    away = with_derivatives_of(near[0] + 0 * lax.stop_gradient(away), away)
+    length = with_derivative_of(length, jnp.broadcast_to(near[1], away.shape))
+    away = with_derivative_of(away, near[0] + 0 * lax.stop_gradient(away))
     return Polar(away, turns, rest[0], length, jnp.broadcast_to(rest[1], away.shape))
-
-
-@jax.custom_jvp
-def with_derivatives_of(value: jax.Array, formula: jax.Array) -> jax.Array:
-    """Return `value`, with the derivatives of a `formula` of the same number, whose own value has fewer digits."""
-    return value
-
-
-@with_derivatives_of.defjvp
-def _with_derivatives_of_jvp(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
-    return with_derivatives_of(*primals), tangents[1]
 
 
 @jax.custom_jvp
@@ -249,8 +236,8 @@ def _log_density_of_angles_jvp(
     angle = reduce_turns(x)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     by_vector = along[..., None] * unit + jnp.sin(away)[..., None] * across
-    by_vector = with_derivatives_of(by_vector, jnp.stack([cosine, sine], -1) - mean_vector(vector))
-    by_angle = with_derivatives_of(by_angle, vector[..., 1] * cosine - vector[..., 0] * sine)
+    by_vector = with_derivative_of(jnp.stack([cosine, sine], -1) - mean_vector(vector), by_vector)
+    by_angle = with_derivative_of(vector[..., 1] * cosine - vector[..., 0] * sine, by_angle)
     return log_density_of_angles(x, vector), by_angle * tangents[0] + jnp.sum(by_vector * tangents[1], -1)
 
 
@@ -273,9 +260,9 @@ def _log_density_of_directions_jvp(
     by_vector = (y - direction.unit - direction.lost) + (
         moments.versine_mean(kappa, x.shape[-1])[..., None] * direction.unit
     )
-    by_vector = with_derivatives_of(by_vector, y - mean_vector(vector))
+    by_vector = with_derivative_of(y - mean_vector(vector), by_vector)
     by_value = jax.vjp(lambda x: vectors.versine(x, direction), x)[1](-kappa)[0]
     across = vector - y * jnp.sum(vector * y, -1, keepdims=True)
-    by_value = with_derivatives_of(by_value, found.times(across))
+    by_value = with_derivative_of(found.times(across), by_value)
     change = jnp.sum(by_value * tangents[0], -1) + jnp.sum(by_vector * tangents[1], -1)
     return log_density_of_directions(x, vector), change
