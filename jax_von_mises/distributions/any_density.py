@@ -17,7 +17,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import OfAngles, of_one_angle
+from jax_von_mises.distributions.base import Distribution, OfAngles, of_one_angle
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions.samples import depth_of_caller
 from jax_von_mises.numerics.any_density import evaluation, panels, quantiles
@@ -52,6 +52,9 @@ class OfDensity(OfAngles):
         shapes = {"the batch": batch} | {f"value {i}": x.shape for i, x in enumerate(values)}
         shape = arguments.broadcast_shapes(type(self).__name__, shapes) if values else batch
         lead, count, whole = shape[: len(shape) - len(batch)], math.prod(batch), self.broadcast()
+        if not count:
+            numbers = [jnp.zeros((), x.dtype) for x in values]
+            return of_no_element(lambda one: function(one._density(), *numbers), shape, whole)
 
         def one(i: jax.Array, *values: jax.Array) -> Any:
             element = whole._at((*jnp.unravel_index(i, batch), ...))
@@ -157,6 +160,9 @@ class OfDensity(OfAngles):
             alone: jax.Array = divergence(self._density(), other)
             return alone
         first, second = self._broadcast_to(shape), other._broadcast_to(shape)
+        if not math.prod(shape):
+            none: jax.Array = of_no_element(lambda p, q: divergence(p._density(), q), shape, first, second)
+            return none
 
         def one(i: jax.Array) -> jax.Array:
             at = (*jnp.unravel_index(i, shape), ...)
@@ -175,6 +181,12 @@ class OfDensity(OfAngles):
     def _by_panels(self, name: str) -> jax.Array:
         result: jax.Array = self._map(functools.partial(of_panels, name=name))
         return result
+
+
+def of_no_element(function: Callable[..., Any], shape: tuple[int, ...], *wholes: Distribution) -> Any:
+    """Return the empty result of a function of one element each of distributions with an empty batch of this shape."""
+    elements = [jax.tree.map(lambda x: jnp.ones(x.shape[len(shape) :], x.dtype), whole) for whole in wholes]
+    return jax.tree.map(lambda x: jnp.zeros(shape, x.dtype), jax.eval_shape(function, *elements))
 
 
 class OfOneDensity(OfDensity):

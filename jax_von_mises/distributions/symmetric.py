@@ -252,7 +252,8 @@ class WrappedNormal(Symmetric):
         centred, dtype, (away, turns), *others = self._about_loc(method, start, value=value)
         start_away, start_turns = others[0] if others else (None, 0)
         found = function(centred, away, start=start_away)
-        found = found + sign * jnp.broadcast_to(turns - start_turns, found.shape)
+        turns, start_turns = (jnp.broadcast_to(x, found.shape) for x in (turns, start_turns))
+        found = found + sign * (turns - start_turns)
         return self._or_narrow(method, found.astype(dtype), start, value=value)
 
     def _inverse(

@@ -261,7 +261,8 @@ def _log_density_of_directions_jvp(
         moments.versine_mean(kappa, x.shape[-1])[..., None] * direction.unit
     )
     by_vector = with_derivative_of(y - mean_vector(vector), by_vector)
-    by_value = jax.vjp(lambda x: vectors.versine(x, direction), x)[1](-kappa)[0]
+    versine, backwards = jax.vjp(lambda x: vectors.versine(x, direction), x)
+    (by_value,) = backwards(jnp.broadcast_to(-kappa, versine.shape))
     across = vector - y * jnp.sum(vector * y, -1, keepdims=True)
     by_value = with_derivative_of(found.times(across), by_value)
     change = jnp.sum(by_value * tangents[0], -1) + jnp.sum(by_vector * tangents[1], -1)

@@ -34,6 +34,8 @@ def quaternions(
         scale = scale.reshape(())
     if mean.size == 4:
         mean = mean.reshape(4)
+    if scale.ndim:
+        scale = scale.reshape((1,) * (len(numbers.shape) - scale.ndim) + scale.shape)
     scale = valid(scale)
     # Below the smallest scale, draws are proportional to it.
     at_least = drawn_angle(xla.finish_words(numbers(0)), jnp.maximum(scale, rotations.SMALLEST), route)

@@ -1,0 +1,70 @@
+"""Combine each example with a dtype, and say which combinations `make test` leaves to `make test-more`."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jax_von_mises.distributions.base import of_one_angle
+from tests.distributions.conformance import spaces
+from tests.distributions.conformance.examples import EXAMPLES, Example, public_classes
+
+# Those of which the other ones are made.
+PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistribution"}
+each_example = pytest.mark.parametrize("name", EXAMPLES)
+each_with_plain_first = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in PLAIN else pytest.mark.more) for name in EXAMPLES]
+)
+
+
+@dataclasses.dataclass
+class Case:
+    """One example in one dtype."""
+
+    example: Example
+    dtype: Any
+
+    @functools.cached_property
+    def one(self):
+        """A batch of three distributions, or the first of them."""
+        given = self.example.parameters(self.dtype) if self.example.batched else self.example.one(self.dtype)
+        return self.example.make(**given)
+
+    @functools.cached_property
+    def space(self) -> spaces.Space:
+        """The space of draws."""
+        if of_one_angle(self.one):
+            return spaces.CIRCLE
+        if not self.example.of_vectors:
+            return spaces.TORUS
+        return spaces.SPHERE if self.one.event_shape == (3,) else spaces.ROTATIONS
+
+    def tolerance(self, float32: float, float64: float) -> float:
+        """Return the tolerance of the dtype."""
+        return float32 if self.dtype == np.float32 else float64
+
+
+def cases(quick: Collection[str]) -> list[Any]:
+    """Return the parameters of a fixture; only those of these names, in float32, belong to `make test`."""
+    return [
+        pytest.param(
+            (name, dtype),
+            id=f"{name}-{dtype.__name__}",
+            marks=() if dtype == np.float32 and name in quick else pytest.mark.more,
+        )
+        for dtype in (np.float32, np.float64)
+        for name in EXAMPLES
+    ]
+
+
+@contextlib.contextmanager
+def in_its_mode(parameter: tuple[str, Any]) -> Iterator[Case]:
+    """Return the case of a fixture's parameter, in 64-bit mode if necessary."""
+    name, dtype = parameter
+    with jax.enable_x64(dtype == np.float64):
+        yield Case(EXAMPLES[name], dtype)

@@ -1,0 +1,159 @@
+"""Examples of every public class of distribution, made from what the class says about its parameters.
+
+A new class appears here by being public: its table of parameters says which values are allowed. Mixtures, skewed
+distributions, tori and natural parameters follow from the classes of which they can be made.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+import jax_von_mises as jvm
+from jax_von_mises import CircularDistribution, Mixture, SineSkewed, Torus, VonMises, rotations
+from jax_von_mises.distributions import em
+from jax_von_mises.distributions.base import Distribution, Parameter, Parametric
+
+# For each rule about a parameter's values: those of the three distributions of a batch, and values that are invalid.
+VALUES = {
+    "angle": ([0.5, -2.9, 3.0], [np.nan, np.inf]),
+    "real": ([0.5, -2.9, 0.8], [np.nan, -np.inf]),
+    "nonnegative": ([1.5, 0.5, 8.0], [np.nan, -1.0]),
+    "nonnegative and finite": ([1.0, 5.0, 2.0], [np.nan, np.inf]),
+    "length": ([0.3, 0.9, 0.6], [np.nan, 1.5]),
+    "half length": ([0.3, 0.1, 0.45], [np.nan, 0.6]),
+    "share": ([0.3, -0.8, 0.9], [np.nan, 1.1]),
+    "direction": ([[1.0, 2.0, 2.0, -1.0], [-0.2, 0.1, 0.3, 0.5], [3.0, 0.0, -4.0, 1.0]], [np.nan, 0.0]),
+    "natural": ([[0.6, -0.5, 0.3], [-0.1, 0.2, 0.1], [3.0, 4.0, -5.0]], [np.nan, np.inf]),
+    "logits": ([[0.0, 1.0], [-2.0, 0.5], [3.0, 3.0]], [np.nan, np.inf]),
+}
+BATCH = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Example:
+    """A function that makes distributions of a kind, and the rules for its parameters."""
+
+    name: str
+    make: Callable[..., Distribution]
+    rules: dict[str, str]
+    """The rule for the values of each parameter, a name in `VALUES`."""
+    ranks: dict[str, int]
+    """How many last axes of each parameter do not belong to the batch."""
+    dimension: int = 3
+    """The number of components of vectors."""
+    paired: frozenset[str] = frozenset()
+    """Parameters with a further axis, along which two distributions of the batch lie."""
+    batched: bool = True
+    """Whether one object can hold the batch."""
+
+    def value(self, name: str, values: object, dtype: object) -> np.ndarray:
+        """Return the values of a parameter for a batch, without the axis of pairs."""
+        values = np.asarray(values, dtype)
+        vector = self.rules[name] in ("direction", "natural")
+        return values[..., : self.dimension] if vector and values.ndim else values
+
+    def parameters(self, dtype: object = np.float32) -> dict[str, np.ndarray]:
+        """Return the parameters of the batch of three distributions."""
+        given = {name: self.value(name, VALUES[rule][0], dtype) for name, rule in self.rules.items()}
+        # A pair is a distribution and the one after it.
+        return {name: np.stack([x, np.roll(x, -1, 0)], 1) if name in self.paired else x for name, x in given.items()}
+
+    def one(self, dtype: object = np.float32) -> dict[str, np.ndarray]:
+        """Return the parameters of the first distribution."""
+        return {name: x[0] for name, x in self.parameters(dtype).items()}
+
+    def invalid(self, name: str, dtype: object = np.float32) -> dict[str, np.ndarray]:
+        """Return the parameters of the batch, with an invalid value of one of them in the first two distributions."""
+        given = self.parameters(dtype)
+        given[name] = given[name].copy()
+        for i, bad in enumerate(VALUES[self.rules[name]][1]):
+            given[name][i] = bad
+        return given
+
+    @property
+    def of_vectors(self) -> bool:
+        """Whether the draws are unit vectors."""
+        return "direction" in self.rules.values() or ("natural" in self.rules.values() and self.dimension > 2)
+
+
+def public_classes() -> list[type[Parametric]]:
+    """Return the public classes whose parameters are arrays."""
+    names = dict.fromkeys(jvm.__all__, jvm) | dict.fromkeys(rotations.__all__, rotations)
+    found = (getattr(module, name) for name, module in names.items())
+    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, Parametric)]
+
+
+def plain(kind: type[Parametric]) -> Example:
+    """Return the example of a class."""
+    listed: tuple[Parameter, ...] = kind.PARAMETERS
+    rules = {each.name: each.values for each in listed}
+    dimension = 4 if "mean_rotation" in rules else 3
+    return Example(kind.__name__, kind, rules, {each.name: each.event_rank for each in listed}, dimension)
+
+
+def natural(kind: type[Parametric]) -> Example:
+    """Return the example of a class with its natural parameter."""
+    dimension = 3 if plain(kind).of_vectors else 2
+    return Example(
+        f"{kind.__name__}.from_natural", kind.from_natural, {"natural": "natural"}, {"natural": 1}, dimension
+    )
+
+
+def skewed(of: Example) -> Example:
+    """Return the example of skewed distributions."""
+
+    def make(skewness, **given):
+        return SineSkewed(of.make(**given), skewness)
+
+    return dataclasses.replace(
+        of,
+        name=f"SineSkewed {of.name}",
+        make=make,
+        rules=of.rules | {"skewness": "share"},
+        ranks=of.ranks | {"skewness": 0},
+    )
+
+
+def paired(of: Example, name: str, make: Callable[..., Distribution], own: dict[str, str]) -> Example:
+    """Return the example of distributions that are made of two others each, and have parameters of their own."""
+    ranks = {parameter: rank + 1 for parameter, rank in of.ranks.items()} | dict.fromkeys(own, 1)
+    return dataclasses.replace(of, name=name, make=make, rules=of.rules | own, ranks=ranks, paired=frozenset(of.rules))
+
+
+def mixed(of: Example) -> Example:
+    """Return the example of mixtures of two."""
+
+    def make(logits, **given):
+        return Mixture(logits=logits, components=of.make(**given))
+
+    return paired(of, f"Mixture {of.name}", make, {"logits": "logits"})
+
+
+def bimodal(x, k, m):
+    """Return the logarithm of a density up to a constant, which is symmetric about 1."""
+    return k * jnp.cos(2 * x - 2) + m * jnp.cos(x - 1)
+
+
+def examples() -> dict[str, Example]:
+    """Return all examples by name."""
+    classes = list(map(plain, public_classes()))
+    density = Example(
+        "CircularDistribution",
+        lambda k, m: CircularDistribution(bimodal, k, m),
+        {"k": "nonnegative and finite", "m": "real"},
+        {"k": 0, "m": 0},
+        batched=False,
+    )
+    of_one_angle = [each for each in classes if each.make(**each.one()).event_shape == ()]
+    listed = classes + [natural(kind) for kind in public_classes() if hasattr(kind, "from_natural")] + [density]
+    listed += map(skewed, [*of_one_angle, density])
+    von_mises = plain(VonMises)
+    listed.append(paired(von_mises, "Torus", lambda **given: Torus(VonMises(**given)), {}))
+    listed += [mixed(each) for each in classes if issubclass(each.make, typing.get_args(em.Components))]
+    return {each.name: each for each in listed}
+
+
+EXAMPLES = examples()

@@ -1,0 +1,174 @@
+"""Test that the methods of each distribution fit its density, by quadrature, and that invalid parameters give NaN."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_von_mises.distributions.base import of_one_angle
+from tests.distributions.conformance import cases
+
+# The others need seconds of compilation more than these.
+QUICK = (cases.PLAIN | {"Mixture VonMisesFisher"}) - {"WrappedNormal"}
+# Methods without an argument.
+SUMMARIES = "mean", "mode", "mean_resultant_length", "variance", "stddev", "entropy", "kl_to_uniform"
+EDGES = np.linspace(-np.pi, np.pi, 65)
+
+
+def of_batch(one, x, angles, q):
+    """Return the results for one distribution, or for a batch along the last axis of `angles` and `q`."""
+    found = {"log_prob": one.log_prob(x), "prob": one.prob(x)}
+    found |= {name: getattr(one, name)() for name in SUMMARIES if hasattr(one, name)}
+    if of_one_angle(one):
+        start = np.asarray(-np.pi, q.dtype)
+        for name in ("cdf", "sf", "log_cdf", "log_sf"):
+            found[name] = getattr(one, name)(angles)
+        found |= {"from -pi": one.cdf(angles, start=start), "icdf": one.icdf(q), "isf": one.isf(q, start=start)}
+        found["interval"] = jnp.stack(one.interval(np.asarray(0.6, q.dtype)), -1)
+        found |= {f"moment {order}": one.moment(order) for order in (0, 1, 2)}
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def evaluated(example, given, x, angles, q):
+    """Return what the methods of three distributions return, along the first axis."""
+
+    def one(given, other, angles, q):
+        made = example.make(**given)
+        found = of_batch(made, x, angles, q)
+        if hasattr(made, "kl_divergence"):
+            found["kl_divergence"] = made.kl_divergence(example.make(**other))
+        return found
+
+    other = {name: jnp.roll(leaf, -1, 0) for name, leaf in given.items()}
+    if not example.batched:
+        return jax.vmap(one)(given, other, angles.T, q.T)
+    x = x[:, None]
+    found = one(given, other, angles, q)
+    summaries = {*SUMMARIES, "kl_divergence", "interval", *(f"moment {order}" for order in (0, 1, 2))}
+    return {name: leaf if name in summaries else jnp.moveaxis(leaf, 1, 0) for name, leaf in found.items()}
+
+
+@pytest.fixture(scope="module", params=cases.cases(QUICK))
+def case(request):
+    with cases.in_its_mode(request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def nodes(case):
+    """Return the points of a quadrature rule, their weights, and their bins."""
+    points, weights, bins = case.space.nodes()
+    return points.astype(case.dtype), weights, bins
+
+
+@pytest.fixture(scope="module")
+def evaluate(case, nodes):
+    """Return a function of parameters, angles and probabilities that returns the results as NumPy arrays."""
+
+    def of(given, angles=None, q=None):
+        angles = np.stack([EDGES] * 3, 1) if angles is None else angles
+        q = np.linspace(0.01, 0.99, 65)[:, None] * np.ones(3) if q is None else q
+        given = case.example, given, nodes[0], angles.astype(case.dtype), q.astype(case.dtype)
+        return jax.tree.map(np.asarray, evaluated(*given))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def found(case, evaluate):
+    """Return the results for the example's parameters."""
+    return evaluate(case.example.parameters(case.dtype))
+
+
+def test_density(case, nodes, found):
+    """It is normalised."""
+    p = found["prob"].astype(float)
+    assert np.all(p >= 0)
+    np.testing.assert_allclose(p @ nodes[1], 1, rtol=case.tolerance(3e-6, 1e-7))
+    np.testing.assert_allclose(np.exp(found["log_prob"].astype(float)), p, rtol=case.tolerance(1e-5, 1e-13), atol=1e-30)
+
+
+def test_summaries(case, nodes, found):
+    """Means, moments, entropies and divergences are integrals over the density, and the mode is its maximum."""
+    x, weights, _ = nodes
+    p = found["prob"].astype(float) * weights
+    log_p = found["log_prob"].astype(float)
+    close = functools.partial(np.testing.assert_allclose, atol=case.tolerance(5e-6, 1e-8))
+    if "entropy" in found:
+        close(found["entropy"], -np.sum(p * log_p, 1))
+    if "kl_to_uniform" in found:
+        close(found["kl_to_uniform"], np.sum(p * (log_p + np.log(case.space.volume)), 1))
+    if "kl_divergence" in found:
+        close(found["kl_divergence"], np.sum(p * (log_p - np.roll(log_p, -1, 0)), 1), rtol=case.tolerance(5e-6, 1e-8))
+    if "mode" in found:
+        for i in range(3):
+            given = {name: leaf[i] for name, leaf in case.example.parameters(case.dtype).items()}
+            at_mode = case.example.make(**given).log_prob(found["mode"][i])
+            assert at_mode >= log_p[i].max() - case.tolerance(2e-6, 1e-12)
+    if of_one_angle(case.one):
+        means = [np.sum(p * np.exp(1j * order * x), 1) for order in range(3)]
+        for order, mean in enumerate(means):
+            close(found[f"moment {order}"], mean)
+        length = np.abs(means[1])
+        close(length * np.exp(1j * found["mean"]), means[1])
+        close(found["mean_resultant_length"], length)
+        close(found["variance"], 1 - length)
+        close(np.exp(-(found["stddev"] ** 2) / 2), length)
+    elif not case.example.of_vectors:
+        mean = np.einsum("bn,nm->bm", p, np.exp(1j * x))
+        close(np.exp(1j * found["mean"]), mean / np.abs(mean))
+    elif case.one.event_shape == (3,):
+        mean = p @ x
+        close(found["mean"], mean)
+        if "mean_resultant_length" in found:
+            close(found["mean_resultant_length"], np.linalg.norm(mean, axis=-1))
+
+
+def test_probabilities_and_quantiles(case, nodes, found, evaluate):
+    """They are integrals over the density, and the inverse of them, from any start and over the turns."""
+    if not of_one_angle(case.one):
+        pytest.skip("points of several dimensions have no order")
+    given = case.example.parameters(case.dtype)
+    p = (found["prob"].astype(float) * nodes[1]).reshape(3, 64, -1).sum(2)
+    exact = np.concatenate([np.zeros((3, 1)), np.cumsum(p, 1)], 1)
+    close = functools.partial(np.testing.assert_allclose, atol=case.tolerance(2e-6, 1e-8))
+    close(found["from -pi"], exact)
+    close(np.diff(found["cdf"], axis=1), p)
+    close(found["sf"], 1 - found["cdf"])
+    inside = (found["cdf"] > 1e-3) & (found["cdf"] < 0.999)
+    close(np.exp(found["log_cdf"][inside]), found["cdf"][inside])
+    close(np.exp(found["log_sf"][inside]), found["sf"][inside])
+    # Angles of other turns, the quantiles of the probabilities that were found, and the ends of the interval.
+    other = evaluate(given, EDGES[:, None] + np.array([2, -4, 6]) * np.pi, found["cdf"].T)
+    turns = np.array([1, -2, 3])[:, None]
+    close(other["from -pi"], exact + turns, atol=case.tolerance(2e-5, 1e-8))
+    close(other["cdf"], found["cdf"] + turns, atol=case.tolerance(2e-5, 1e-8))
+    last = evaluate(given, np.tile(found["interval"], (1, 33))[:, :65].T, 1 - exact.T)
+    # The error of a quantile is that of the probability over the density.
+    density = np.stack([np.convolve(row, [0.5, 0.5]) for row in p]) * 64 / (2 * np.pi)
+    for quantile, lower in ((other["icdf"], found["cdf"]), (last["isf"], exact)):
+        away = np.where((lower > 1e-3) & (lower < 0.999), quantile - EDGES, 0)
+        close(away * density, 0, atol=case.tolerance(5e-6, 1e-8))
+        assert np.abs(away).max() < 1.5
+    close(last["cdf"][:, 1] - last["cdf"][:, 0], 0.6, atol=case.tolerance(1e-5, 1e-7))
+    # No arc of this length holds more.
+    places = np.concatenate([EDGES[:-1], EDGES + 2 * np.pi])
+    for one, (low, high) in zip(exact, found["interval"], strict=True):
+        held = np.interp(EDGES + high - low, places, np.concatenate([one[:-1], one + 1])) - one
+        assert held.max() < 0.61
+
+
+def test_invalid_parameters(case, evaluate, found):
+    """They give NaN in each result that depends on them, and change nothing of the other distributions of the batch."""
+    given = case.example.parameters(case.dtype)
+    for name in case.example.rules:
+        bad = evaluate(case.example.invalid(name, case.dtype))
+        changed = evaluate(given | {name: np.roll(given[name], 1, 0)})
+        for result, value in bad.items():
+            depends = np.any(changed[result] != found[result], 0)
+            assert np.isnan(value[:2][:, depends]).all(), (name, result)
+            if result != "kl_divergence":  # from each distribution to the next one
+                np.testing.assert_array_equal(value[2], found[result][2], err_msg=f"{name} {result}")
