@@ -10,14 +10,16 @@ REALPATH = -c 'import ensurepip, os, sys; print(os.path.realpath(sys.executable)
 NEWEST := $(filter-out $(shell $(PYTHON) $(REALPATH)),$(shell \
   for minor in 13 12; do PYENV_VERSION=3.$$minor python3.$$minor $(REALPATH) && break; done))
 OLDEST_JAX := $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml)
-# Words, accuracy, gradients, workarounds for the compiler, and draws by a CUDA kernel: what may depend on the JAX.
-SMOKE = tests/sampling/test_counter.py tests/numerics/test_quantile.py tests/sampling/test_gradients.py \
-  tests/numerics/test_xla.py tests/sampling/test_cuda.py::test_draws_by_a_kernel tests/tools/test_cpu_programs.py
+# Versions of what the tests need; none with CONSTRAINTS=, for the newest.
+CONSTRAINTS = tests/constraints.txt
+# What may depend on the release of JAX.
+SMOKE = tests/test_versions.py
 # Tests whose result may differ with one CPU device, as most users have; all tests run with eight.
 ONE_DEVICE = tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # tools/gpu_programs.json holds the results of this release.
 GPU_JAX = 0.12.0.1
-.PHONY: help sample test test-whole test-kernels test-gpu test-gpu-programs exactness guard lint docs pages docs-code install-tests clean
+.PHONY: help sample test test-more test-versions test-budget test-jax test-whole test-kernels test-gpu test-gpu-programs \
+  exactness guard lint docs pages docs-code install-tests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1: /p' Makefile
@@ -25,15 +27,24 @@ help: ## list the targets
 sample: .venv/installed ## draw SIZE angles into the file OUT, on the GPU if there is one
 	.venv/bin/jax-von-mises sample --concentration 4 --size $(SIZE) --out $(OUT) --force
 
-test: ## run the tests, and those that depend on JAX with the oldest JAX and on the newest Python: some minutes
-	@$(MAKE) --no-print-directory -j3 install-tests
+test: .venv-test/installed ## run the tests of everything that the package does: five minutes on two cores
 	.venv-test/bin/python $(PYTEST)
-	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) $(ONE_DEVICE)
+test-more: .venv-test/installed ## run the other tests, of further cases, dtypes and examples: eight minutes
+	.venv-test/bin/python $(PYTEST) -m more
+	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "not slow and not gpu and not jax" $(ONE_DEVICE)
+test-versions: ## run a few tests on the oldest JAX, and on the newest JAX and Python
+	@$(MAKE) --no-print-directory -j2 .venv-oldest/installed $(if $(NEWEST),.venv-newest/installed)
 	.venv-oldest/bin/python $(PYTEST) $(SMOKE)
 	$(if $(NEWEST),.venv-newest/bin/python $(PYTEST) $(SMOKE),@echo "no other Python 3.12 or 3.13 starts than $(PYTHON)")
-
-test-whole: ## run all tests, slow ones included, on each Python and JAX: hours
-	@$(MAKE) --no-print-directory test SMOKE=tests PYTEST='$(PYTEST) -m "not gpu"'
+test-budget: .venv-test/installed ## run `make test` without compiled programs; fail if a test takes more than 5 s of CPU time
+	.venv-test/bin/python $(PYTEST) --cache-clear --budget
+test-jax: install-tests ## run the tests of JAX's own behaviour, on which the package relies
+	.venv-test/bin/python $(PYTEST) -m jax
+	$(if $(NEWEST),.venv-newest/bin/python $(PYTEST) -m jax)
+test-whole: install-tests ## run all tests on each Python and JAX: hours
+	for version in oldest test $(if $(NEWEST),newest); do \
+	  .venv-$$version/bin/python $(PYTEST) -m "not kernels and not gpu" || exit 1; done
+	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "not kernels and not gpu" $(ONE_DEVICE)
 
 test-kernels: .venv-test/installed ## execute the CUDA kernels on the CPU, and compare their angles with XLA's
 	.venv-test/bin/python $(PYTEST) -m kernels tests/sampling/test_kernels.py
@@ -68,8 +79,15 @@ clean: ## remove the environments and the output of the tools
 
 install-tests: .venv-test/installed .venv-oldest/installed $(if $(NEWEST),.venv-newest/installed)
 
-.venv-test/installed .venv-oldest/installed .venv-newest/installed: WHAT = -e ".[bench,cli,dask,examples,storage]" --group test
+.venv-test/installed .venv-oldest/installed .venv-newest/installed: $(CONSTRAINTS)
+.venv-test/installed .venv-oldest/installed .venv-newest/installed: WHAT = \
+  -e ".[bench,cli,dask,examples,storage]" --group test $(PINNED:%=-c %)
+.venv-test/installed .venv-newest/installed: PINNED = $(CONSTRAINTS)
+.venv-oldest/installed: PINNED = $(CONSTRAINTS:%=.venv-oldest-constraints.txt)
 .venv-oldest/installed: WHAT += jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
+.venv-oldest/installed: $(CONSTRAINTS:%=.venv-oldest-constraints.txt)
+.venv-oldest-constraints.txt: $(CONSTRAINTS)
+	@sed '/^jax/d' $< > $@
 .venv-newest/installed .venv-gpu-programs/installed: override PYTHON := $(or $(NEWEST),$(PYTHON))
 .venv-docs/installed: WHAT = -e ".[bench,dask,examples]" --group docs
 .venv-lint/installed: WHAT = -e . --group lint

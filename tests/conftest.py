@@ -31,6 +31,17 @@ hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None
 hypothesis.settings.load_profile("quick")
 
 
+# Most CPU time of a test of `make test`, in seconds, compilation included.
+BUDGET = 5.0
+# The CPU time of each test that has ended, with the markers of the tests that `make test` leaves out.
+SPENT = {}
+LEFT_OUT = {"more", "slow", "kernels", "gpu", "jax"}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--budget", action="store_true", help=f"fail if a test takes more than {BUDGET:g} s of CPU time")
+
+
 def pytest_configure(config):
     """Keep compiled programs in pytest's folder: processes share them, and a second run takes them from there."""
     if hasattr(config, "cache"):  # not with `-p no:cacheprovider`
@@ -48,8 +59,45 @@ def known(implementation):
     return True
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Report the CPU time of this process and its children since then to the process that sums them up."""
+    result = yield
+    item.user_properties.append(("cpu", sum(os.times()[:4]) - item.stash["start"]))
+    return result
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "teardown":
+        SPENT[report.nodeid] = dict(report.user_properties)["cpu"], LEFT_OUT.intersection(report.keywords)
+
+
+def over_budget():
+    """Return the tests of `make test` that took too much CPU time, the slowest first."""
+    found = ((seconds, test) for test, (seconds, markers) in SPENT.items() if seconds > BUDGET and not markers)
+    return sorted(found, reverse=True)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List the CPU time of each folder, and the tests that should be shorter."""
+    folders = collections.Counter()
+    for test, (seconds, _) in SPENT.items():
+        folders["/".join(test.split("::")[0].split("/")[1:-1]) or "tests"] += seconds
+    each = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in folders.most_common())
+    terminalreporter.write_line(f"CPU seconds: {folders.total():.0f} ({each})")
+    for seconds, test in over_budget():
+        terminalreporter.write_line(f"{seconds:5.1f} s of CPU time, more than {BUDGET:g}: {test}")
+
+
+def pytest_sessionfinish(session):
+    if session.config.getoption("budget") and over_budget():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Skip a test that has a kind of key among its parameters, or in its marker `needs_key`, that JAX lacks."""
+    """Note the CPU time so far; skip a test with a kind of key, among its parameters or markers, that JAX lacks."""
+    item.stash["start"] = sum(os.times()[:4])
     marker = item.get_closest_marker("needs_key")
     parameters = getattr(item, "callspec", None)
     values = [*(marker.args if marker else ()), *(parameters.params.values() if parameters else ())]
