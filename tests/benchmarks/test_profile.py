@@ -37,6 +37,7 @@ def test_a_ceiling_is_the_best_rate_and_a_bound_the_longest_time():
     assert roofline.share(stage, {"bytes": None, "operations": 400.0}) == {}
 
 
+@pytest.mark.more
 def test_another_key_and_concentration_compile_nothing():
     counts = sections.compiled(TINY)
     assert list(counts.values()) == [1, 0, 0, 0, 1]
