@@ -44,6 +44,7 @@ def test_threads_draw_the_angles_of_one():
         assert p == q
 
 
+@pytest.mark.more
 def test_threads_write_separate_files(tmp_path):
     with ThreadPoolExecutor(6) as pool:
         written = list(pool.map(lambda i: write(tmp_path / f"{i}.npy", 2_000, loc=i / 10), range(6)))
@@ -68,14 +69,13 @@ print(json.dumps([float(jax.jit(lambda x: x + 1)(1.0)), runtime.cache_info().ent
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="file modes and owners need POSIX")
-@pytest.mark.parametrize("processes", [2, pytest.param(12, marks=pytest.mark.slow)])
-def test_processes_create_one_cache(tmp_path, processes):
+def test_processes_create_one_cache(tmp_path):
     """Processes that start together without a cache create one, and none of them warns."""
     tmp_path.chmod(0o700)
     command = [sys.executable, "-W", "error", "-c", CACHE, str(tmp_path / "new" / "cache")]
     environment = children.environment(JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=None)
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    started = [subprocess.Popen(command, env=environment, **pipes) for _ in range(processes)]
+    started = [subprocess.Popen(command, env=environment, **pipes) for _ in range(12)]
     for process in started:
         assert process.stdout.readline() == "ready\n"
     for process in started:

@@ -1,6 +1,5 @@
 """Hold the file to copy, `extras/von_mises_jax.py`, to the package, bit for bit."""
 
-import ast
 import importlib.util
 
 import jax
@@ -26,22 +25,17 @@ def extra():
 KAPPAS = np.concatenate([[0, 1e-38, 1e-30, np.inf, np.nan, -1], np.geomspace(1e-9, 3e38, 300)]).astype(np.float32)
 
 
-def test_it_is_one_short_file_that_needs_only_jax():
-    text = PATH.read_text("utf-8")
-    assert len(text.splitlines()) <= 365
-    assert text.startswith("# Copyright")
-    names = {
-        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    assert names <= {"functools", "math", "jax", "numpy"}  # JAX needs NumPy
-
-
 def test_draws_are_those_of_the_package(extra, key):
+    many = np.tile(KAPPAS, (64, 1))
+    np.testing.assert_array_equal(
+        extra.sample_von_mises(key, 0.3, many), jvm.sample_von_mises(key, 0.3, many, method="direct")
+    )
+
+
+@pytest.mark.more
+def test_draws_of_other_shapes(extra, key):
     many = np.tile(KAPPAS, (2_000, 1))
-    mine = extra.sample_von_mises(key, 0.0, many)
-    np.testing.assert_array_equal(mine, jvm.sample_von_mises(key, 0.0, many))
+    np.testing.assert_array_equal(extra.sample_von_mises(key, 0.0, many), jvm.sample_von_mises(key, 0.0, many))
     for loc, k, shape in ((0.3, 4.0, (100_001,)), (-50.0, 0.5, (3, 1001)), (np.float32([3.0, np.inf]), 2.0, None)):
         mine = extra.sample_von_mises(key, loc, k, shape)
         np.testing.assert_array_equal(mine, jvm.sample_von_mises(key, loc, k, shape, method="direct"))
@@ -51,18 +45,25 @@ def test_draws_are_those_of_the_package(extra, key):
     )
 
 
+USUAL = np.isfinite(KAPPAS) & (KAPPAS <= 1e18)
+
+
+def slope(sample, key, k):
+    return jax.jit(lambda k: jax.jvp(lambda k: sample(key, 0.5, k), (k,), (jnp.ones_like(k),))[1])(k)
+
+
 def test_derivatives_are_those_of_the_package(extra, key):
-    k = jnp.asarray(np.tile(KAPPAS, (300, 1)))
-
-    def slope(sample):
-        return jax.jit(lambda k: jax.jvp(lambda k: sample(key, 0.5, k), (k,), (jnp.ones_like(k),))[1])(k)
-
-    mine, theirs = slope(extra.sample_von_mises), slope(jvm.sample_von_mises)
-    usual = np.isfinite(KAPPAS) & (KAPPAS <= 1e18)
-    np.testing.assert_array_equal(mine[:, usual], theirs[:, usual])
+    k = jnp.asarray(np.tile(KAPPAS, (64, 1)))
+    mine, theirs = slope(extra.sample_von_mises, key, k), slope(jvm.sample_von_mises, key, k)
+    np.testing.assert_array_equal(mine[:, USUAL], theirs[:, USUAL])
     np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+@pytest.mark.more
+def test_reverse_mode_and_vmap(extra, key):
+    k = jnp.asarray(np.tile(KAPPAS, (300, 1)))
     reverse = jax.grad(lambda k: extra.sample_von_mises(key, 0.5, k).sum())(k)
-    np.testing.assert_array_equal(reverse[:, usual], mine[:, usual])
+    np.testing.assert_array_equal(reverse[:, USUAL], slope(extra.sample_von_mises, key, k)[:, USUAL])
     assert np.all(jax.grad(lambda loc: extra.sample_von_mises(key, loc, 2.0, (5,)).sum())(3.1) == 5)
     each = jax.vmap(lambda key: extra.sample_von_mises(key, 0.0, 2.0, (5,)))(jax.random.split(key, 3))
     np.testing.assert_array_equal(each[2], extra.sample_von_mises(jax.random.split(key, 3)[2], 0.0, 2.0, (5,)))
@@ -72,12 +73,11 @@ def test_log_densities_are_those_of_the_package(extra):
     x = np.linspace(-9, 9, 2_001, dtype=np.float32)[:, None]
     np.testing.assert_array_equal(extra.log_prob(x, 0.5, KAPPAS), jvm.log_prob(x, 0.5, KAPPAS))
     k = KAPPAS[(KAPPAS >= 0) & (KAPPAS < 1e8)]
-    for place in range(3):
-        mine, theirs = (
-            jax.jit(jax.vmap(jax.vmap(jax.grad(f, place), (None, None, 0)), (0, None, None)))(x[::20, 0], 0.5, k)
-            for f in (extra.log_prob, jvm.log_prob)
-        )
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    mine, theirs = (
+        jax.jit(jax.vmap(jax.vmap(jax.grad(f, (0, 1, 2)), (None, None, 0)), (0, None, None)))(x[::20, 0], 0.5, k)
+        for f in (extra.log_prob, jvm.log_prob)
+    )
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_other_keys_are_refused(extra):

@@ -28,7 +28,7 @@ def count(k, dtype, draw, keys, number=1, first=0, bins=2**8):
 # Expected values
 
 
-@pytest.mark.parametrize("k", [0.0, 0.5, 100.0, 1e7])
+@pytest.mark.parametrize("k", [0.0, 0.5, 1e7])
 def test_masses_are_those_of_the_floats_in_a_bin(k):
     bins = expected.bins(k, "float32", 64)
     assert bins.even
@@ -39,7 +39,7 @@ def test_masses_are_those_of_the_floats_in_a_bin(k):
     assert np.allclose(np.cumsum(bins.mass), [*below, 1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.more)])
 def test_bins_of_short_floats_are_their_values(dtype):
     bins = expected.bins(5.0, dtype, 2**16)
     assert not bins.even
@@ -53,9 +53,8 @@ def test_bins_of_short_floats_are_their_values(dtype):
         assert np.array_equal(short.astype(np.float64), rounded)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("k", [0.0, 0.5, 5.0])
-@pytest.mark.parametrize("method", ["table", "direct"])
+@pytest.mark.more
+@pytest.mark.parametrize(("k", "method"), [(0.0, "table"), (5.0, "table"), (0.5, "direct")])
 def test_tails_of_the_sampler_keep_the_promise(k, method):
     """Tail probabilities below 2^-11, counted from every word there, are within the bounds."""
     tails = expected.tails(k)
@@ -298,6 +297,7 @@ def test_damage_is_reported(name, monkeypatch):
 # The program
 
 
+@pytest.mark.more
 def test_a_run_is_written_and_read_again(tmp_path, monkeypatch, capsys):
     """The file has the printed line of each distribution, and the page shows it with the outcome."""
     monkeypatch.setattr(exactness, "BLOCK", SMALL)

@@ -3,9 +3,6 @@
 import re
 import sys
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from benchmarks import timing
@@ -40,14 +37,7 @@ def test_a_ceiling_is_the_best_rate_and_a_bound_the_longest_time():
     assert roofline.share(stage, {"bytes": None, "operations": 400.0}) == {}
 
 
-@pytest.mark.parametrize(
-    ("program", "dtype", "each"), [(roofline.multiply_adds, np.float32, 2), (roofline.rounds, np.uint32, 1)]
-)
-def test_xla_counts_what_a_chain_does(program, dtype, each):
-    compiled = jax.jit(program(4)).lower(jnp.ones(100, dtype)).compile()
-    assert compiled.cost_analysis()["flops"] == pytest.approx(100 * each * roofline.STEPS, rel=0.1)
-
-
+@pytest.mark.more
 def test_another_key_and_concentration_compile_nothing():
     counts = sections.compiled(TINY)
     assert list(counts.values()) == [1, 0, 0, 0, 1]
@@ -70,6 +60,7 @@ def run(out, *names):
     return code, out.read_text() if out.exists() else None
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "names", [("keys", "trace"), pytest.param(tuple(sections.SECTIONS), marks=pytest.mark.slow)], ids=len
 )

@@ -7,7 +7,7 @@ from scipy import stats
 
 from benchmarks import competitors, environment, peers, performance_benchmark, reference, subjects
 from benchmarks.results import OURS
-from benchmarks.subjects import accuracy, streams
+from benchmarks.subjects import accuracy
 from tests import reference as exact
 
 CASES = [(group, case) for group, found in subjects.cases().items() for case in found]
@@ -32,8 +32,12 @@ def test_names_are_unique_and_the_package_comes_first():
     assert all(next(iter(case.peers)) == OURS and "|" not in case.name for _, case in CASES)
 
 
-@pytest.mark.few(8)
-@pytest.mark.parametrize(("group", "case"), IN_PROCESS[::-1], ids=named)
+# The first case of these groups runs in `make test`; in other groups, a case compiles for seconds.
+QUICK = [next(case for name, case in IN_PROCESS if name == group) for group in ("words", "functions", "arrays", "fits")]
+EACH = [pytest.param(group, case, marks=() if case in QUICK else pytest.mark.more) for group, case in IN_PROCESS]
+
+
+@pytest.mark.parametrize(("group", "case"), EACH, ids=named)
 def test_every_case_runs(group, case):
     """All peers compute finite numbers of the dtype of the case, or give a reason."""
     with competitors.precision(case.dtype), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -92,11 +96,6 @@ def test_distinct_values():
     assert accuracy.distinct([0.5, -0.5, 0.25, 0.25]) == 2.0
 
 
-def test_memory_of_a_stream_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "BATCH", 2**10)
-    assert streams.grown("npy", tmp_path, 2**14) >= 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -120,10 +119,10 @@ def test_results_need_a_clean_clone(tmp_path, monkeypatch, capsys):
     assert "commit or undo those of benchmarks/timing.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "value"), [("JAX_PLATFORMS", "cpu"), ("OMP_NUM_THREADS", "1"), ("HOME_X", "")])
-def test_variables_that_matter_are_recorded(name, value, monkeypatch):
-    monkeypatch.setenv(name, value)
-    assert (f"{name}={value}" in environment.describe()["variables"]) == (name != "HOME_X")
+def test_variables_that_matter_are_recorded(monkeypatch):
+    for name, value in (("JAX_PLATFORMS", "cpu"), ("OMP_NUM_THREADS", "1"), ("HOME_X", "")):
+        monkeypatch.setenv(name, value)
+        assert (f"{name}={value}" in environment.describe()["variables"]) == (name != "HOME_X")
 
 
 def test_untimeable_settings_are_refused():

@@ -103,7 +103,7 @@ def test_intervals_contain_the_median_as_often_as_they_say(count):
     assert timing.LEVEL - 0.01 <= np.mean(inside) < 1
 
 
-@pytest.mark.parametrize("spread", [0.02, 0.12, 0.4])
+@pytest.mark.parametrize("spread", [0.12, *(pytest.param(each, marks=pytest.mark.more) for each in (0.02, 0.4))])
 def test_rounds_that_end_at_a_narrow_interval_miss_the_median_little_more_often(spread):
     """Looking at the interval after each round costs up to 2 % of the probability."""
     generator = np.random.default_rng(0)

@@ -59,11 +59,9 @@ def angles(seed=0, loc=0.0, concentration=3.0, shape=(1000,), dtype="float32"):
         return np.asarray(drawn)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("block", ["1000", "1e9"])
-def test_file_holds_the_draws_of_the_function(sample, block):
-    """The file equals the function's result bit for bit, for any block size."""
-    result = sample("--block", block, "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
+def test_file_holds_the_draws_of_the_function(sample):
+    """The file equals the function's result bit for bit."""
+    result = sample("--block", "1000", "--loc", "-0.5", "--concentration", "3", "--size", "2_345", "--seed", "7")
     assert result.code == 0, result.err
     drawn = np.load("a.npy")
     assert drawn.dtype == np.float32
@@ -92,8 +90,7 @@ def test_parameter_files(sample):
         np.testing.assert_array_equal(np.load(name), np.tile(np.float32([1, -2]), (3, 1)))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.more)])
 def test_dtype(sample, dtype):
     """Files hold the values of the dtype, which for bfloat16 are stored as float32."""
     result = sample(*SMALL, "--dtype", dtype)
@@ -105,9 +102,11 @@ def test_dtype(sample, dtype):
     assert f"s: {dtype}, seed 0\n" in result.out
 
 
-@pytest.mark.parametrize("suffix", ["npy", "zarr"])
-@pytest.mark.parametrize(("size", "argv"), [("0", ()), ("1", ()), ("1000", ("--concentration", "0", "--quiet"))])
-def test_edges(cli, size, argv, suffix):
+@pytest.mark.parametrize(
+    ("suffix", "size", "argv"),
+    [("npy", "0", ()), ("zarr", "0", ()), ("zarr", "1", ()), ("npy", "1000", ("--concentration", "0", "--quiet"))],
+)
+def test_edges(cli, suffix, size, argv):
     result = cli("sample", "--out", f"a.{suffix}", "--size", size, *argv)
     assert result.code == 0, result.err
     assert len(read(f"a.{suffix}")) == int(size)
@@ -123,9 +122,15 @@ def read(out):
     return zarr.open_array(out, mode="r")[:]
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("loc", ["0.7", "3.14159265358979", "-3.14159265358979"])
-def test_point_mass(sample, dtype, loc):
+@pytest.mark.parametrize(
+    ("loc", "dtype"),
+    [
+        ("0.7", "float32"),
+        ("-3.14159265358979", "float32"),
+        pytest.param("3.14159265358979", "float64", marks=pytest.mark.more),
+    ],
+)
+def test_point_mass(sample, loc, dtype):
     """All angles equal `loc` up to rounding and full turns."""
     result = sample("--concentration", "inf", "--loc", loc, "--size", "10", "--dtype", dtype)
     half = (np.load("a.npy").astype(np.float64) - np.float64(np.dtype(dtype).type(loc))) / 2
@@ -151,6 +156,7 @@ def test_summary(sample, concentration):
     assert length == pytest.approx(expected, rel=0.02, abs=0.01 if k < 1 else 1e-14)
 
 
+@pytest.mark.more
 def test_summary_of_a_large_loc(sample):
     """Many turns are removed from a float64 `loc` exactly."""
     found = compared(sample("--size", "1e5", "--dtype", "float64", "--loc", "9e15", "--concentration", "100").out)
@@ -161,6 +167,7 @@ def test_summary_of_a_large_loc(sample):
     assert found[1] == (pytest.approx(0.00501, rel=0.03), pytest.approx(0.0050126, rel=1e-3))
 
 
+@pytest.mark.more
 def test_summary_of_opposite_modes(sample):
     """The mean direction of an angle may be opposite to its location."""
     pair = ("--distribution", "cosine-bivariate-von-mises", "--concentration", "1,50", "--correlation", "20")
@@ -170,6 +177,7 @@ def test_summary_of_opposite_modes(sample):
     assert found[1][0] == pytest.approx(found[1][1], abs=0.01)
 
 
+@pytest.mark.more
 def test_summary_of_columns_and_of_the_first_blocks(sample, monkeypatch):
     """With a concentration for each column, the mean resultant length is compared, here in the first four blocks."""
     monkeypatch.setattr(summary, "SUMMARISED", 10_001)
@@ -203,10 +211,20 @@ def test_directions(sample):
     assert sample(*SPHERE, "--mean-direction", "mean.csv", "--seed", "7", "--resume").code == 0
 
 
+PAIR_VALUES = ("--loc", "-3,1", "--concentration", "5,6", "--correlation", "-4", "--seed", "7")
+
+
+def test_options_of_pairs(sample):
+    assert sample(*PAIRS, *PAIR_VALUES, "--size", "8", "--quiet").code == 0
+    parameters = np.float32([-3, 1]), np.float32([5, 6, -4])
+    drawn = jax_von_mises.sample_block(jax.random.key(7), *parameters, 0, 8, method="table", distribution=PAIRS[1])
+    np.testing.assert_array_equal(np.load("a.npy"), drawn)
+
+
+@pytest.mark.more
 def test_pairs(sample):
     """The file holds the class's draws; the summary compares both angles with the distribution."""
-    values = ("--loc", "-3,1", "--concentration", "5,6", "--correlation", "-4")
-    result = sample(*PAIRS, *values, "--seed", "7", "--block", "400")
+    result = sample(*PAIRS, *PAIR_VALUES, "--block", "400")
     assert result.code == 0, result.err
     pair = jax_von_mises.SineBivariateVonMises(*map(np.float32, (-3, 1, 5, 6, -4)))
     np.testing.assert_array_equal(np.load("a.npy"), pair.sample(jax.random.key(7), (1000,), method="table"))
@@ -220,102 +238,66 @@ def test_pairs(sample):
         assert number == pytest.approx(expected, abs=0.1)
 
 
-BAD = {
-    "negative concentration": ("--concentration -1e3", "--concentration is -1000, but must be at least 0"),
-    "nan concentration": ("--concentration nan", "--concentration is nan, but must be at least 0"),
-    "bad value": ("--concentration three.npy", "--concentration is -2 at index (1,), but must be at least 0"),
-    "overflow": ("--concentration 1e300", "--concentration: a number is beyond the range of float32; use --dtype"),
-    "distant loc": ("--loc -1e8", "16777216, where neighbouring float32 numbers are more than a radian apart"),
-    "infinite loc": ("--loc -inf", "--loc is -inf, but must be finite"),
-    "word": ("--loc north", "--loc: north: neither a number nor the name of a .npy or .csv file"),
-    "fraction": ("--size 1.5", "--size: 1.5: not a whole number; write one such as 10_000_000 or 1e7"),
-    "negative size": ("--size -3", "--size -3 must be at least 0"),
-    "large size": ("--size 1e18 --loc 1,2", "--size 1000000000000000000 rows of length 2 are too many"),
-    "large seed": ("--seed 4294967296", "--seed: 4294967296: give a number from 0 to 4294967295"),
-    "dtype": ("--dtype int8", "invalid choice: 'int8'"),
-    "key": ("--key-impl dice", "--key-impl dice: unrecognized PRNG implementation"),
-    "no file": ("--loc none.npy", "--loc: none.npy: No such file or directory"),
-    "pickle": ("--loc pickle.npy", "--loc: pickle.npy: "),
-    "not a npy": ("--loc text.npy", "--loc: text.npy: "),
-    "strings": ("--loc strings.npy", "holds <U1 of shape (1,); give a list of one or more real numbers"),
-    "complex": ("--loc complex.npy", "holds complex128 of shape (4,)"),
-    "two axes": ("--loc square.npy", "holds float64 of shape (2, 2)"),
-    "empty csv": ("--loc nothing.csv", "holds float64 of shape (0,)"),
-    "header": ("--loc header.csv", "give one number per line without a header"),
-    "not text": ("--loc bytes.csv", "--loc: bytes.csv: 'utf-8' codec can't decode"),
-    "ragged": ("--loc ragged.csv", "changed from 2 to 1 at row 2; give one number per line"),
-    "folder": ("--loc folder.npy", "--loc: folder.npy: Is a directory"),
-    "lengths": ("--loc two.csv --concentration four.npy", "--loc of shape (2,) and --concentration of shape (4,)"),
-    "suffix": ("--out a.txt", "--out 'a.txt' must end in .npy, or in .zarr for a Zarr store"),
-    "bucket": ("--out gs://bucket/a.npy", "must end in .npy, or in .zarr"),
-    "file of another program": ("--out four.npy", "four.npy: was not written by this package; move it away, or choose"),
-    "force on such a file": ("--out four.npy --force", "four.npy: was not written by this package; move it away, or"),
-    "out is a folder": ("--out folder.npy --force", "folder.npy: is not a file; move it away"),
-    "block": ("--block 0", "--block 0 must be at least 1"),
-    "pages": ("--workers 1 --block 3", "--block 3 splits pages of 4096 bytes between blocks"),
-    "blocks": ("--size 1e9 --block 1", "--block 1 makes 1000000000 blocks, but there can be at most 1048576"),
-    "resume and force": ("--resume --force", "--resume keeps what --force would replace"),
-    "repair": ("--repair", "--repair needs --resume"),
-    "cache of workers": ("--cache dir --workers 2", "--cache is for this process; for workers, set JAX_"),
-    "cache of a cluster": ("--cache dir --scheduler a", "--cache is for this process; for workers, set JAX_"),
-    "no timeout": ("--timeout 3", "unrecognized arguments: --timeout 3 (see jax-von-mises sample --help)"),
-    "part alone": ("--part 0", "--part and --parts go together"),
-    "parts alone": ("--parts 2", "--part and --parts go together"),
-    "part too large": ("--out a.zarr --part 2 --parts 2", "--part 2 must be below --parts 2; parts are counted from 0"),
-    "negative part": ("--out a.zarr --part -1 --parts 2", "--part -1 must be at least 0"),
-    "no parts": ("--out a.zarr --part 0 --parts 0", "--parts 0 must be at least 1"),
-    "parts of a file": ("--part 1 --parts 2", "--out 'a.npy' can have only one writer, but --parts 2. Write a .zarr"),
-    "force with parts": ("--out a.zarr --part 1 --parts 2 --force", "--force cannot be combined with --parts 2"),
-    "no workers": ("--workers 0", "--workers 0: give 1 or more"),
-    "workers twice": ("--workers 2 --scheduler tcp://h:1", "give only one of the two"),
-    "angles have no mean direction": ("--mean-direction 1,2", "--distribution von-mises has no --mean-direction"),
-    "angles have no correlation": ("--correlation 1", "--distribution von-mises has no --correlation; leave it out"),
-    "no mean direction": ("SPHERE", "needs --mean-direction, such as 0,0,1"),
-    "zero vector": ("SPHERE --mean-direction 0,0", "error: --mean-direction is 0"),
-    "one component": ("SPHERE --mean-direction 1", "error: --mean-direction has shape ()"),
-    "large component": ("SPHERE --mean-direction 1,1e39", "--mean-direction: a number is beyond the range of float32"),
-    "bad component": ("SPHERE --mean-direction 1,nan", "error: --mean-direction is "),
-    "concentrations": ("SPHERE --mean-direction 1,2 --concentration two.csv", "takes one --concentration"),
-    "one loc": ("PAIRS --loc 1", "give two numbers for --loc and for --concentration, one for each angle of a pair"),
-    "infinite second loc": ("PAIRS --loc 1,inf", "error: second --loc is inf, but must be finite"),
-    "negative second": ("PAIRS --concentration 1,-2", "error: second --concentration is -2, but must be at least 0"),
-    "nan first": ("PAIRS --concentration nan,2", "error: first --concentration is nan, but must be at least 0"),
-    "large second": ("PAIRS --concentration 1,1e10", "--concentration is above 1e+07, the largest one of pairs"),
-    "nan correlation": ("PAIRS --correlation nan", "error: --correlation is nan, but must be finite"),
-    "large correlation": ("PAIRS --correlation 1e39", "--correlation: a number is beyond the range of float32"),
-    "correlations": ("PAIRS --correlation 1,2", "--correlation"),
-}
+# One invalid argument for each branch of a function that reads or checks options; the library's own checks are tested
+# where they are made, and here only with an option for each argument that its messages name.
+BAD = [
+    ("--size 1.5", "--size: 1.5: not a whole number; write one such as 10_000_000 or 1e7"),
+    ("--seed 4294967296", "--seed: 4294967296: give a number from 0 to 4294967295"),
+    ("--dtype int8", "invalid choice: 'int8'"),
+    ("--key-impl dice", "--key-impl dice: unrecognized PRNG implementation"),
+    # numbers
+    ("--loc north", "--loc: north: neither a number nor the name of a .npy or .csv file"),
+    ("--loc none.npy", "--loc: none.npy: No such file or directory"),
+    ("--loc pickle.npy", "--loc: pickle.npy: "),
+    ("--loc strings.npy", "holds <U1 of shape (1,); give a list of one or more real numbers"),
+    ("--loc square.npy", "holds float64 of shape (2, 2)"),
+    ("--loc nothing.csv", "holds float64 of shape (0,)"),
+    ("--loc header.csv", "give one number per line without a header"),
+    # parameters
+    ("--concentration three.npy", "--concentration is -2 at index (1,), but must be at least 0"),
+    ("--concentration 1e300", "--concentration: a number is beyond the range of float32; use --dtype"),
+    ("--loc -1e8", "16777216, where neighbouring float32 numbers are more than a radian apart"),
+    ("--loc 1,2 --concentration 1,2,3", "--loc of shape (2,) and --concentration of shape (3,)"),
+    ("--mean-direction 1,2", "--distribution von-mises has no --mean-direction"),
+    ("--correlation 1", "--distribution von-mises has no --correlation; leave it out"),
+    ("SPHERE", "needs --mean-direction, such as 0,0,1"),
+    ("SPHERE --mean-direction 0,0", "error: --mean-direction is 0"),
+    ("SPHERE --mean-direction 1,2 --concentration three.npy", "takes one --concentration"),
+    ("PAIRS --loc 1", "give two numbers for --loc and for --concentration, one for each angle of a pair"),
+    ("PAIRS --loc 1,inf", "error: second --loc is inf, but must be finite"),
+    ("PAIRS --concentration nan,2", "error: first --concentration is nan, but must be at least 0"),
+    ("PAIRS --correlation 1e39", "--correlation: a number is beyond the range of float32"),
+    ("PAIRS --correlation 1,2", "give one number for --correlation"),
+    # sample
+    ("--repair", "--repair needs --resume"),
+    ("--cache dir --workers 2", "--cache is for this process; for workers, set JAX_"),
+    ("--part 0", "--part and --parts go together"),
+    ("--parts 2", "--part and --parts go together"),
+    ("--workers 0", "--workers 0: give 1 or more"),
+    ("--workers 2 --scheduler tcp://h:1", "give only one of the two"),
+    # arguments of the library
+    ("--size -3", "--size -3 must be at least 0"),
+    ("--block 0", "--block 0 must be at least 1"),
+    ("--resume --force", "--resume keeps what --force would replace"),
+    ("--out a.zarr --part 2 --parts 2", "--part 2 must be below --parts 2; parts are counted from 0"),
+    ("--out a.txt", "--out 'a.txt' must end in .npy, or in .zarr for a Zarr store"),
+    ("--out three.npy --force", "three.npy: was not written by this package; move it away, or"),
+]
 
 
-@pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD)
-def test_invalid_argument_gives_one_line(sample, tmp_path, argv, message):
+def test_invalid_argument_gives_one_line(sample):
     np.save("pickle.npy", np.array([{}], object), allow_pickle=True)
-    arrays = {
-        "strings": np.array(["1"]),
-        "complex": np.ones(4) * 1j,
-        "square": np.ones((2, 2)),
-        "nothing": np.ones(0),
-        "three": np.array([1.0, -2.0, 3.0]),
-        "four": np.ones(4),
-    }
-    for name, array in arrays.items():
-        np.save(f"{name}.npy", array)
-    texts = {
-        "text.npy": b"1 2",
-        "nothing.csv": b"",
-        "header.csv": b"k\n1\n",
-        "two.csv": b"1\n2\n",
-        "ragged.csv": b"1,2\n3\n",
-        "bytes.csv": b"\xff\xfe1\n",
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_bytes(text)
-    os.mkdir("folder.npy")
+    for name, values in (("strings", ["1"]), ("square", np.ones((2, 2))), ("three", [1.0, -2.0, 3.0])):
+        np.save(f"{name}.npy", values)
+    for name, text in (("nothing.csv", ""), ("header.csv", "k\n1\n")):
+        with open(name, "w") as file:
+            file.write(text)
     before = sorted(os.listdir())
-    first, _, rest = argv.partition(" ")
-    given = {"SPHERE": SPHERE, "PAIRS": PAIRS}.get(first, (first,))
-    must_fail(sample("--size", "10", *given, *rest.split()), 2, message)
-    assert sorted(os.listdir()) == before
+    for argv, message in BAD:
+        first, _, rest = argv.partition(" ")
+        given = {"SPHERE": SPHERE, "PAIRS": PAIRS}.get(first, (first,))
+        must_fail(sample("--size", "10", *given, *rest.split()), 2, message)
+        assert sorted(os.listdir()) == before
 
 
 def test_options_that_are_missing_or_unknown(cli):
@@ -370,6 +352,7 @@ print(code, jax.config.jax_platforms, jax.default_backend())
 """
 
 
+@pytest.mark.more
 def test_a_process_with_workers_stays_off_the_gpu(tmp_path):
     """JAX starts after the platform is chosen: it would raise an error for the one of the environment."""
     assert children.run(WORKERS, tmp_path / "a.npy", JAX_PLATFORMS="none") == ["2 cpu cpu"]
@@ -422,12 +405,9 @@ def test_failure_midway_keeps_finished_blocks(sample, monkeypatch, error, code, 
         result = sample(*command, "--force", "--quiet")
     must_fail(result, code, f"{message}2 of 10 blocks are finished; continue with --resume")
     np.testing.assert_array_equal(np.load("a.npy"), angles(0))
-    assert sorted(os.listdir()) == [f"a.npy{end}" for end in ("", ".blocks", ".partial", ".partial.blocks")]
-    must_fail(sample(*command), 2, "already exists, finished or not; choose another name, give --resume")
     resumed = sample(*command, "--resume")
     assert resumed.code == 0, resumed.err
     assert "drew 800 angles (8 blocks, 2 kept) in" in resumed.out
-    assert sorted(os.listdir()) == ["a.npy", "a.npy.blocks"]
     np.testing.assert_array_equal(np.load("a.npy"), angles(1))
 
 
@@ -445,42 +425,10 @@ def test_verify(cli, sample, tmp_path):
     file.write_bytes(changed)
     advice = "Repeat the run with --resume and --repair"
     must_fail(cli("verify", "a.npy"), 1, f"a.npy: block 9 is missing or does not match its checksum. {advice}")
-    changed[-1200] ^= 1
-    file.write_bytes(changed)
-    must_fail(cli("verify", "a.npy"), 1, f"2 blocks are missing or do not match their checksums: 7, 9. {advice}")
-    assert "drew 200 angles (2 blocks, 8 kept) in" in sample(*command, "--resume", "--repair").out
+    assert "drew 100 angles (1 block, 9 kept) in" in sample(*command, "--resume", "--repair").out
     assert file.read_bytes() == whole
-    file.write_bytes(whole[:-1])
-    must_fail(cli("verify", "a.npy"), 1, "a.npy: does not have the header and the size that its log implies")
-    os.rename("a.npy.blocks", "a.npy.partial.blocks")
-    must_fail(cli("verify", "a.npy"), 1, "a.npy: is not finished: 0 of 10 blocks are. Complete it with --resume")
-    os.remove("a.npy.partial.blocks")
-    must_fail(cli("verify", "a.npy"), 1, "a.npy: has no a.npy.blocks next to it")
-    for name, kind in (("none.npy", "file"), ("none.zarr", "store")):
-        must_fail(cli("verify", name), 1, f"{name}: there is no such {kind}")
+    must_fail(cli("verify", "none.zarr"), 1, "none.zarr: there is no such store")
     must_fail(cli("verify", "none.txt"), 2, "error: 'none.txt' must end in .npy, or in .zarr for a Zarr store")
-
-
-def test_zarr_store(cli, sample, tmp_path):
-    """zarr-python reads the store, with bfloat16 as float32; a block that is damaged or lost can be drawn again."""
-    zarr = pytest.importorskip("zarr", reason="zarr-python is not installed (extra `storage`)")
-    out = tmp_path / "a.zarr"
-    command = (*SMALL, "--out", "a.zarr", "--dtype", "bfloat16", "--block", "300")
-    result = sample(*command)
-    assert result.code == 0, result.err
-    assert "a.zarr: 3.906 KiB, shape (1000,), float32\n" in result.out
-    names = ["c.0", "c.1", "c.2", "c.3", "stream.json", "zarr.json"]
-    assert sorted(os.listdir(out)) == names
-    expected = angles(dtype="bfloat16").astype(np.float32)
-    block = bytearray((out / "c.2").read_bytes())
-    block[0] ^= 1
-    (out / "c.2").write_bytes(block)
-    (out / "c.1").unlink()
-    must_fail(cli("verify", "a.zarr"), 1, "2 blocks are missing or do not match their checksums: 1, 2")
-    assert "drew 600 angles (2 blocks, 2 kept) in" in sample(*command, "--resume", "--repair").out
-    assert sorted(os.listdir(out)) == names
-    np.testing.assert_array_equal(zarr.open_array("a.zarr", mode="r")[:], expected)
-    assert cli("verify", "a.zarr").code == 0
 
 
 @pytest.mark.usefixtures("no_cache")
@@ -499,14 +447,12 @@ def test_sample_fills_the_cache(cli, tmp_path):
 def test_warm_up_fills_the_cache(cli, tmp_path):
     """Programs of all shapes and dtypes are in the given directory, which the last line describes."""
     dtypes = ("--dtype", "float64", "--dtype", "bfloat16")
-    result = cli("warm-up", "1e3", "12,3", *dtypes, "--cache", "cache")
+    result = cli("warm-up", "12,3", *dtypes, "--cache", "cache")
     assert (result.code, result.err) == (0, "")
     *programs, cache = result.out.splitlines()
-    assert [line.split(" (")[0] for line in programs] == [
-        f"{dtype}[{size}]" for size in ("1000", "12, 3") for dtype in ("float64", "bfloat16")
-    ]
+    assert [line.split(" (")[0] for line in programs] == [f"{dtype}[12, 3]" for dtype in ("float64", "bfloat16")]
     assert str(tmp_path / "cache") in cache
-    assert len(list((tmp_path / "cache").glob("*-cache"))) >= 4
+    assert len(list((tmp_path / "cache").glob("*-cache"))) >= 2
     must_fail(cli("warm-up", "12,x", "--cache", "cache"), 2, "x: not a whole number")
     must_fail(cli("warm-up", "-3", "--cache", "cache"), 2, "error: ")
     open("file", "w").close()
@@ -538,26 +484,22 @@ def start(directory, *argv, **environment):
     )
 
 
-@pytest.mark.slow
-def test_module_runs_without_warnings(tmp_path):
-    """`python -m jax_von_mises` shows progress on stderr and the summary on stdout."""
-    out, err = (process := start(tmp_path, "--size", "1e6", "--loc", "-1e0", "--out", "x.npy")).communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "x.npy: 3.815 MiB, shape (1000000,), float32\n" in out
-    assert "1.00M/1.00M" in err
-    assert sorted(os.listdir(tmp_path)) == ["x.npy", "x.npy.blocks"]
-
-
-@pytest.mark.few(1)
+@pytest.mark.more
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-@pytest.mark.parametrize("suffix", ["npy", "zarr"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "suffix"),
+    [
+        (signal.SIGINT, "npy"),
+        (signal.SIGTERM, "npy"),
+        (signal.SIGKILL, "zarr"),
+    ],
+)
 def test_signal_keeps_finished_blocks(tmp_path, number, suffix):
     """After a signal, finished blocks are kept, readers find no array, and a resumed run draws only the others."""
     if signal.getsignal(number) == signal.SIG_IGN:
         pytest.skip("this process ignores the signal, as under nohup, and so would the command")
     out = tmp_path / f"a.{suffix}"
-    command = ("--size", "4e7", "--block", "1e5", "--out", out.name)
+    command = ("--size", "4e6", "--block", "1e4", "--out", out.name)
     process = start(tmp_path, *command, "--quiet")
     deadline = time.monotonic() + 60
     while len(finished(out)) < 3:

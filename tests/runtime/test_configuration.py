@@ -54,26 +54,12 @@ assert jax.config.jax_enable_x64 is False and os.environ["PJRT_NPROC"] == "2"
     ("given", "words"),
     [
         (dict(platform="gpu"), "Give one"),
-        (dict(platform="cpu,x"), "is not one of cpu, cuda"),
-        (dict(platform=3), "must be a string"),
-        (dict(allocator="malloc"), "is not one of default, platform"),
         (dict(memory_fraction=1.5), "memory_fraction"),
-        (dict(threads=0), "at least 1"),
         (dict(vector_width=100), "is not one of 128, 256, 512"),
-        (dict(x64="yes"), "x64"),
         (dict(xla_flags="xla_dump_to=x"), "Write --xla_name=value"),
-        (dict(xla_flags=["--xla_dump_to=x"]), "must be a string or a dict"),
         (dict(xla_flags={"xla_dump to": "x"}), "begins with xla_"),
-        (dict(xla_flags={"": "x"}), "begins with xla_"),
-        (dict(xla_flags="--autotune_level=2"), "begins with xla_"),
-        (dict(xla_flags={"xla_dump_to": "\0"}), "XLA cannot read"),
         (dict(xla_flags="--xla_dump_to=/x\0y", threads=7), "XLA cannot read"),
-        (dict(xla_flags="--xla_dump_to=\ud800", threads=7), "XLA cannot read"),
         (dict(xla_flags="--xla_gpu_autotune=2"), "xla_flags='xla_gpu_autotune': the installed jaxlib"),
-        (
-            dict(xla_flags={"xla_gpu_enable_priority_fusion": True, "xla_dump_to": "x"}),
-            "xla_flags='xla_gpu_enable_priority_fusion': the",
-        ),
     ],
 )
 def test_rejected_values(given, words):
@@ -91,6 +77,7 @@ def test_flags_in_a_file(monkeypatch):
         runtime.configure(xla_flags="--xla_dump_to=x")
 
 
+@pytest.mark.more
 def test_flags_of_the_guide_are_known():
     """The flags of the GPU guide that exist are found in the installed jaxlib, and XLA accepts them."""
     flags = {

@@ -52,7 +52,7 @@ except MemoryError as error:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_DATA as on Linux")
-@pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), pytest.param(5, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("columns", "in_flight"), [(1, 3), (5, 1)])
 def test_near_the_limit(columns, in_flight):
     """A suggested size fits under a real limit, and a size larger by the factor `beyond` does not.
 
@@ -87,7 +87,6 @@ def test_report():
     assert memory.of_device(Device({"bytes_in_use": 3}))[2:] == (3, None, None, None)
 
 
-@pytest.mark.slow
 def test_suggestion(monkeypatch):
     """The suggestion depends on the free memory of the device, and has an upper limit."""
     free = 2**20
@@ -95,6 +94,14 @@ def test_suggestion(monkeypatch):
     rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)
     (program,) = runtime.warmup(rows, concentration=4.0, method="direct", block=True)
     assert free * 0.93 < program.temporary_bytes + 2 * program.output_bytes <= free
+
+
+@pytest.mark.more
+def test_suggestions_for_rows(monkeypatch):
+    """Rows take more memory than angles; there is an upper limit, and none without a known limit of memory."""
+    free = 2**20
+    monkeypatch.setattr(memory, "host_memory", lambda: (2**40, free))
+    rows = runtime.suggest_batch_size(4.0, method="direct", in_flight=2, share=1)
     fewer = runtime.suggest_batch_size(4.0, shape=(10,), method="direct", in_flight=2, share=0.5)
     assert fewer == pytest.approx(rows / 20, rel=0.1)
     free = 2**50

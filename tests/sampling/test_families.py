@@ -23,6 +23,7 @@ from jax_von_mises.rotations import IsotropicGaussianSO3
 from jax_von_mises.sampling import counter, mixture, request
 from jax_von_mises.streams.stream import Stream
 from tests import children
+from tests.streams.test_writer import Stop, stop_after
 
 slow = pytest.mark.slow
 
@@ -61,30 +62,32 @@ DISTRIBUTIONS = {
     "VonMises natural": (VonMises.from_natural([1.0, 2.0]), "direct"),
     "IsotropicGaussianSO3": (IsotropicGaussianSO3([1.0, 0.0, 0.0, 0.0], 0.5), "direct"),
 }
+# Angles that are made of others, and directions, are in `make test`.
+FIRST = ("Mixture", "VonMisesFisher")
 each = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("Mixture", "IsotropicGaussianSO3") else slow) for n in DISTRIBUTIONS]
+    "name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.more) for n in DISTRIBUTIONS]
 )
 
 
 @each
-def test_slices_and_batches(name, key):
-    """A slice, and the batches of a stream, hold the same draws as one call."""
+def test_slices_batches_and_files(name, key, tmp_path):
+    """A slice, the batches of a stream and a file that was interrupted hold the same draws as one call."""
     distribution, method = DISTRIBUTIONS[name]
     whole = np.asarray(distribution.sample(key, (12, 5), method=method)).reshape(60, *distribution.event_shape)
     np.testing.assert_array_equal(distribution.sample(key, (7,), start=31, method=method), whole[31:38])
-    batches = jvm.sample_batches(key, total=20, batch_size=8, distribution=distribution, method=method, start=3)
-    np.testing.assert_array_equal(np.concatenate(list(map(np.asarray, batches))), whole[3:23])
-
-
-@each
-def test_files(name, key, tmp_path):
-    """A file holds the draws of the stream, also when the process that draws them knows only its identity."""
-    distribution, method = DISTRIBUTIONS[name]
+    options = dict(distribution=distribution, method=method)
+    for donate in (False, True):
+        batches = jvm.sample_batches(key, total=20, batch_size=8, start=3, donate=donate, **options)
+        np.testing.assert_array_equal(np.concatenate([np.array(batch) for batch in batches]), whole[3:23])
     out = tmp_path / "draws.npy"
-    jvm.write_samples(out, key, total=30, distribution=distribution, method=method, block_rows=8)
-    batches = jvm.sample_batches(key, total=30, batch_size=8, distribution=distribution, method=method)
-    np.testing.assert_array_equal(np.load(out), np.concatenate(list(map(np.asarray, batches))))
-    jvm.verify_samples(out)
+    with pytest.raises(Stop):
+        jvm.write_samples(out, key, total=30, block_rows=8, progress=stop_after(2), **options)
+    assert jvm.write_samples(out, key, total=30, block_rows=8, resume=True, **options)[3:] == (2, 2, True)
+    np.testing.assert_array_equal(np.load(out), whole[:30])
+    # A process that knows only the identity of the stream draws blocks again.
+    assert len(jvm.verify_samples(out)["redrawn"]) == 3
+    with pytest.raises(ValueError, match="holds another stream: key"):
+        jvm.write_samples(out, jax.random.key(0), total=30, resume=True, **options)
 
 
 @pytest.mark.parametrize("name", ["Mixture", pytest.param("SineSkewed density", marks=slow)])

@@ -25,12 +25,12 @@ def stream():
     return np.asarray(jax_von_mises.sample_von_mises(KEY, 0.5, 4.0, (2_500,), method="table"))
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(("batch_size", "donate"), [(97, True), (400, True), (400, False), (10_000, False)])
+@pytest.mark.parametrize(("batch_size", "donate"), [(400, True), (400, False), (10_000, True)])
 def test_stream_does_not_depend_on_the_batch(stream, batch_size, donate):
+    """Batches are slices of the stream, and those that are not donated stay."""
     iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, batch_size, donate=donate)
     assert len(iterator) == -(-2_500 // batch_size)
-    np.testing.assert_array_equal(collect(iterator), stream)
+    np.testing.assert_array_equal(collect(iterator if donate else list(iterator)), stream)
     assert len(iterator) == 0
     assert next(iterator, None) is None
 
@@ -41,7 +41,7 @@ def test_start_continues_the_stream(stream):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_rows_of_arrays_and_wide_floats():
     """Rows with a concentration for each column equal those of one float64 call, even if another thread draws them."""
     concentration = np.array([0.1, 3.0, 50.0])
@@ -86,11 +86,6 @@ def test_batches_may_be_deleted_by_the_caller():
     assert [batch.delete() for batch in iterator] == [None] * 4
 
 
-def test_without_donation_batches_stay(stream):
-    kept = list(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_500, 400))
-    np.testing.assert_array_equal(collect(kept), stream)
-
-
 def test_one_program_serves_all_batches():
     from jax_von_mises.sampling import request
 
@@ -107,13 +102,11 @@ def test_next_batch_is_already_started():
     assert list(iterator) == []
 
 
-@pytest.mark.parametrize("donate", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["donated", "fresh"])
-def test_sharded_batches(stream, donate):
-    sharding = NamedSharding(Mesh(np.array(jax.devices()[:4]), "d"), PartitionSpec("d"))
-    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_400, 400, out_sharding=sharding, donate=donate)
+def test_sharded_batches(stream):
+    iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_400, 400, out_sharding=DEVICES, donate=True)
     drawn = []
     for batch in iterator:
-        assert batch.sharding.is_equivalent_to(sharding, 1)
+        assert batch.sharding.is_equivalent_to(DEVICES, 1)
         drawn.append(np.array(batch))
     np.testing.assert_array_equal(np.concatenate(drawn), stream[:2_400])
 
@@ -123,26 +116,32 @@ def test_end_of_the_stream():
     assert collect(iterator).shape == (20,)
 
 
+DEVICES = NamedSharding(Mesh(np.array(jax.devices()[:4]), "d"), PartitionSpec("d"))
+DIRECTIONS = dict(distribution="von-mises-fisher", loc=np.float32([0.6, 0.0, -0.8]))
+PAIRS = dict(distribution="sine-bivariate-von-mises", loc=np.zeros(2), concentration=np.float32([5.0, 6.0, -7.0]))
+COMPONENTS = NamedSharding(DEVICES.mesh, PartitionSpec(None, "d"))
+EXPLICIT = NamedSharding(
+    jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:4]), PartitionSpec("d")
+)
+
+
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        (dict(total=-1), ValueError, "total=-1 must be at least 0"),
-        (dict(total=1.5), TypeError, r"total=1\.5 must be an integer"),
-        (dict(batch_size=0), ValueError, "batch_size=0 must be at least 1"),
-        (dict(batch_size=True), TypeError, "batch_size=True must be"),
-        (dict(start=-1), ValueError, "start=-1"),
-        (dict(total=2**63), ValueError, "must be at least 0 and below 2"),
-        (dict(start=2**64 - 5), ValueError, "beyond the stream's 2"),
-        (dict(key=3), TypeError, "sample_batches: key must be"),
-        (dict(dtype="int32"), TypeError, "sample_batches: dtype=int32"),
-        (dict(method="fast"), ValueError, "method='fast'"),
-        (dict(batch_size=2**61, total=2**61), ValueError, "more than any memory holds"),
-        (dict(out_sharding=3), TypeError, "out_sharding=3"),
+        (dict(total=2**63), "must be at least 0 and below 2"),
+        (dict(start=2**64 - 5), "beyond the stream's 2"),
+        (DIRECTIONS | dict(start=2**63 - 5), r"2\^64 numbers \(each direction takes 2\)"),
+        (PAIRS | dict(start=2**63 - 5), r"2\^64 numbers \(each pair takes 2\)"),
+        (dict(batch_size=2**61, total=2**61), "more than any memory holds"),
+        (DIRECTIONS | dict(out_sharding=COMPONENTS), r"sample_batches: out_sharding=.* shards the components"),
+        (PAIRS | dict(out_sharding=EXPLICIT), "a mesh with explicit axes, over which pairs cannot be sharded"),
+        (DIRECTIONS | dict(loc=0.5), "mean_direction has shape"),
+        (PAIRS | dict(loc=0.5), "loc has shape .* its last axis must hold phi_loc"),
     ],
 )
-def test_invalid_arguments_raise_at_once(change, error, message):
+def test_invalid_arguments_raise_at_once(change, message):
     arguments = dict(key=KEY, loc=0.5, concentration=4.0, total=10, batch_size=5) | change
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         jax_von_mises.sample_batches(**arguments)
 
 
@@ -181,17 +180,11 @@ def test_threads_share_an_iterator(stream):
     assert sorted(drawn) == sorted(map(float, stream[::10]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scope", ["mesh in scope", pytest.param("mesh in sharding", marks=pytest.mark.slow)])
-def test_explicit_mesh(stream, scope):
+@pytest.mark.more
+def test_explicit_mesh(stream):
     """The stream is the same on a mesh with explicit axes, even if the last batch is shorter."""
-    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
-    arguments = (KEY, 0.5, 4.0, 2_488, 400)
-    if scope == "mesh in scope":
-        with jax.set_mesh(mesh):
-            iterator = jax_von_mises.sample_batches(*arguments, out_sharding=PartitionSpec("d"))
-    else:
-        iterator = jax_von_mises.sample_batches(*arguments, out_sharding=NamedSharding(mesh, PartitionSpec("d")))
+    with jax.set_mesh(EXPLICIT.mesh):
+        iterator = jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_488, 400, out_sharding=PartitionSpec("d"))
     with jax_von_mises.prefetch_to_host(iterator) as host:
         np.testing.assert_array_equal(np.concatenate(list(host)), stream[:2_488])
 
@@ -201,12 +194,12 @@ def test_explicit_mesh(stream, scope):
 SHARED = np.ones(10, np.float32)
 
 
-@pytest.mark.parametrize("total", [0, 1, 9, 10, 11, 20, 29])
-def test_apply_with_ragged_ends(total):
-    x = np.linspace(-3, 3, total, dtype=np.float32)
-    result = jax_von_mises.batched_apply(jnp.square, x, 10)
-    assert isinstance(result, np.ndarray)
-    np.testing.assert_array_equal(result, np.square(x))
+def test_apply_with_ragged_ends():
+    for total in (0, 1, 9, 10, 11, 20, 29):
+        x = np.linspace(-3, 3, total, dtype=np.float32)
+        result = jax_von_mises.batched_apply(jnp.square, x, 10)
+        assert isinstance(result, np.ndarray)
+        np.testing.assert_array_equal(result, np.square(x))
 
 
 def test_apply_to_trees_and_into_memory_maps(tmp_path):
@@ -243,23 +236,21 @@ def test_apply_passes_errors_on():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        (dict(f=3), TypeError, "f=3 must be a function"),
-        (dict(arrays=np.float32(1)), ValueError, "must share the length"),
-        (dict(arrays=(np.ones(3), np.ones(4))), ValueError, r"\(3,\), \(4,\)"),
-        (dict(arrays=()), ValueError, "the shapes none"),
-        (dict(batch_size=0), ValueError, "batch_size=0"),
-        (dict(f=jnp.sum), ValueError, r"returned an array of shape \(\) for 5 rows"),
-        (dict(out=np.ones(9, np.float32)), ValueError, r"out has shape \(9,\)"),
-        (dict(out=np.ones(10, np.float16)), ValueError, "float16; give NumPy arrays"),
-        (dict(out=[np.ones(10, np.float32)]), ValueError, "out has the structure"),
-        (dict(arrays=SHARED, out=SHARED[::-1]), ValueError, "out shares memory with the arrays"),
+        (dict(arrays=np.float32(1)), "must share the length"),
+        (dict(arrays=(np.ones(3), np.ones(4))), r"\(3,\), \(4,\)"),
+        (dict(arrays=()), "the shapes none"),
+        (dict(f=jnp.sum), r"returned an array of shape \(\) for 5 rows"),
+        (dict(out=np.ones(9, np.float32)), r"out has shape \(9,\)"),
+        (dict(out=np.ones(10, np.float16)), "float16; give NumPy arrays"),
+        (dict(out=[np.ones(10, np.float32)]), "out has the structure"),
+        (dict(arrays=SHARED, out=SHARED[::-1]), "out shares memory with the arrays"),
     ],
 )
-def test_apply_refuses(change, error, message):
+def test_apply_refuses(change, message):
     arguments = dict(f=lambda x: x, arrays=np.ones(10, np.float32), batch_size=5) | change
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         jax_von_mises.batched_apply(**arguments)
 
 
@@ -335,17 +326,17 @@ def test_prefetch_passes_errors_after_earlier_items():
     assert not threads()
 
 
-@pytest.mark.parametrize("taken", [0, 1, 5])
-def test_prefetch_closes_early(taken):
-    source = Source(10**9)
-    host = jax_von_mises.prefetch_to_host(source)
-    for _ in range(taken):
-        next(host)
-    host.close()
-    host.close()
-    assert source.closed
-    assert not threads()
-    assert next(host, None) is None
+def test_prefetch_closes_early():
+    for taken in (0, 1, 5):
+        source = Source(10**9)
+        host = jax_von_mises.prefetch_to_host(source)
+        for _ in range(taken):
+            next(host)
+        host.close()
+        host.close()
+        assert source.closed
+        assert not threads()
+        assert next(host, None) is None
 
 
 def test_prefetch_forgotten_leaves_no_thread():
@@ -412,17 +403,3 @@ def test_prefetch_gives_up_on_a_source_that_hangs(monkeypatch):
         host.close()
     release.set()
     wait_for(lambda: not threads())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (([1], 0), ValueError, "depth=0 must be at least 1"),
-        (([1], "2"), TypeError, "depth='2' must be an integer"),
-        ((3,), TypeError, "iterator=3 cannot be iterated"),
-    ],
-)
-def test_prefetch_refuses(arguments, error, message):
-    with pytest.raises(error, match=message):
-        jax_von_mises.prefetch_to_host(*arguments)
-    assert not threads()

@@ -149,7 +149,7 @@ def write_part(out, part):
     write(out, part=part, parts=3)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_three_parts_in_three_processes(tmp_path):
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=write_part, args=(tmp_path / "a.zarr", part)) for part in range(3)]

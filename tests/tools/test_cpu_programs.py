@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests import children
 from tools import cpu_programs
 
@@ -20,6 +22,7 @@ def test_growth_is_reported():
     assert len(list(cpu_programs.worse(rest, table))) == len(list(cpu_programs.worse(table, rest))) == 1
 
 
+@pytest.mark.more
 def test_no_program_has_grown():
     """No program is larger than in the table; instructions and kernels are counted with the oldest JAX."""
     command = [sys.executable, "-m", "tools.cpu_programs", "--check"]

@@ -1,0 +1,204 @@
+"""Run the quick mode of each example, and compare one result of each with a published or independent value."""
+
+import importlib
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+from scipy.integrate import quad, trapezoid
+
+from docs.examples import (
+    angle_statistics,
+    direction_clusters,
+    direction_noise,
+    heading_filter,
+    phase_noise,
+    quasi_monte_carlo,
+    several_processes,
+    torsion_angles,
+)
+from jax_von_mises import VonMises
+
+# The libraries that an example needs besides Matplotlib, and what its quick mode prints, where groups in parentheses
+# are numbers that must be near the values that follow, with their absolute tolerances.
+QUICK = {
+    "angle_statistics": ("", r"\| estimate \| (\S+)° \| (\S+) \|", (64.171, 1e-3), (1.1502, 1e-4)),
+    "direction_clusters": ("", r"fitted concentrations (\d+) to (\d+), true", (360, 10), (360, 10)),
+    "torsion_angles": ("", r"mean psi of the sheets: (\S+) degrees on the circle, (\S+) as", (134.8, 1), (122.8, 1)),
+    "quasi_monte_carlo": ("", r"strata +\S+ +(\S+) ", (-1.5, 0.25)),
+    "circular_regression": ("numpyro", r"mu +\S+ +(\S+) +\S+ +(\S+)", (2.8, 0.25), (2.8, 0.5)),
+    "phase_noise": (
+        "",
+        r"same bytes as an uninterrupted run: yes[^$]*loop SNR 17.5 dB[^$]*exact (\S+),",
+        (1.03e-8, 1e-10),
+    ),
+    "heading_filter": ("", r"exact, on a grid +(\S+) ", (8.88, 1.5)),
+    "several_processes": ("", r"truth[^$]*same: yes", ()),
+    "numpyro_models": ("numpyro", r"\| common \| 3.00 \| (\S+) \| \S+ \| (\S+) ", (3, 0.4), (3, 0.45)),
+    "direction_noise": ("", r"loss (\S+) at the start", (np.log(256), 0.01)),
+    "angle_policy": (
+        "optax",
+        r"\| pathwise \| (\S+) \|.*[^$]*\| the optimum \| (\S+) ",
+        (1.0377, 0.003),
+        (1.03864, 1e-4),
+    ),
+}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_mode(name, tmp_path, capsys):
+    needs, printed, *values = QUICK[name]
+    for library in ("matplotlib", *filter(None, [needs])):
+        pytest.importorskip(library, reason=f"{library} is not installed (extra `examples`)")
+    example = importlib.import_module(f"docs.examples.{name}")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        example.main(["--quick", "--out", str(tmp_path / "picture.svg")])
+    found = re.search(printed, capsys.readouterr().out)
+    assert found
+    for text, (value, tolerance) in zip(found.groups(), filter(None, values), strict=True):
+        assert float(text) == pytest.approx(value, abs=tolerance)
+    assert (tmp_path / "picture.svg").stat().st_size > 10_000
+
+
+@pytest.mark.more
+def test_pipeline(capsys):
+    """Both ways give the same bits, and the mean squared distance is the expected one."""
+    example = importlib.import_module("docs.examples.pipeline")
+    example.main(["--batches", "10", "--repeats", "1"])
+    text = capsys.readouterr().out
+    assert "results: the same, bit for bit" in text
+    mean, expected = map(float, re.search(r"distance: (\S+), expected (\S+)", text).groups())
+    assert mean == pytest.approx(expected, rel=0.03)
+
+
+def test_published_turtles():
+    """The mean direction is 64.2 degrees and the mean resultant length 0.497 (Mardia and Jupp, 2000)."""
+    x = angle_statistics.measured()
+    assert len(x) == 76
+    fitted = VonMises.fit(x)
+    assert np.rad2deg(fitted.loc) == pytest.approx(64.2, abs=0.05)
+    assert 1 - fitted.variance() == pytest.approx(0.497, abs=0.0005)
+    statistic, p = angle_statistics.rayleigh(x)
+    assert statistic == pytest.approx(76 * 0.497**2, abs=0.05)
+    assert 1e-10 < p < np.exp(-statistic)
+
+
+@pytest.mark.more
+def test_published_bic_of_households():
+    """K. Hornik and B. Gruen, J. Stat. Softw. 58, 2014; their densities are per share of the sphere."""
+    x, women = direction_clusters.households()
+    assert x.shape == (40, 3)
+    assert women.sum() == 20
+    found = direction_clusters.fits(x, (1, 2, 3))
+    published = {1: -169.4291, 2: -200.3364, 3: -211.5490}
+    for number, value in published.items():
+        bic = direction_clusters.bic(found[number, False], x, False)
+        assert abs(bic - 80 * np.log(4 * np.pi) - value) < 0.01
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kappa", [30.0, 20_000.0])
+def test_mean_lengths_of_noise_are_integrals(kappa):
+    d = direction_noise.DIMENSION
+    mode = 2 * kappa / (d - 3 + np.sqrt((d - 3) ** 2 + 4 * kappa**2))
+    width = np.sqrt((1 - mode**2) ** 2 / ((d - 3) * (1 + mode**2)))
+    low, high = max(-1, mode - 12 * width), min(1, mode + 12 * width)
+
+    def density(w):
+        return np.exp(kappa * (w - mode) + (d - 3) / 2 * (np.log1p(-w * w) - np.log1p(-mode * mode)))
+
+    first, total = (quad(f, low, high, epsabs=0, limit=200)[0] for f in (lambda w: w * density(w), density))
+    length = first / total
+    assert float(direction_noise.length_of(kappa)) == pytest.approx(length, rel=1e-6)
+    found = direction_noise.concentration_of_length(jnp.array([length]))
+    assert float(found[0]) == pytest.approx(kappa, rel=1e-5)
+
+
+@pytest.mark.more
+def test_heading_after_one_reading_has_the_exact_moments():
+    """The mean resultant vector after a single reading near pi is known after each step."""
+    example, steps, turn = heading_filter, np.arange(heading_filter.STEPS), 0.7
+
+    def ratio(k):
+        return special.i1e(k) / special.i0e(k)
+
+    turns, readings = (jnp.full(example.STEPS, value, jnp.float32) for value in (turn, 3.1))
+    concentrations = jnp.zeros(example.STEPS).at[0].set(example.COMPASS)
+    length = (1 - example.WRONG) * ratio(example.COMPASS) * ratio(example.MOTION) ** steps
+    estimates, densities = example.grid_filter(turns, readings, concentrations)
+    circle = np.exp(1j * np.asarray(example.grid(), float))
+    found = np.mean(2 * np.pi * np.asarray(densities, float) * circle, axis=-1)
+    np.testing.assert_allclose(found, length * np.exp(1j * (3.1 + turn * steps)), atol=1e-5)
+    np.testing.assert_allclose(np.exp(1j * np.asarray(estimates)), np.exp(1j * (3.1 + turn * steps)), atol=1e-4)
+
+
+@pytest.mark.more
+def test_phase_noise_against_scipy():
+    phase = np.linspace(-3, 3, 61)
+    for snr in (1.0, 10.0, 20.0):
+        correct = special.ndtr(np.sqrt(2 * snr) * np.cos(phase + np.pi / 4))
+        correct *= special.ndtr(np.sqrt(2 * snr) * np.sin(phase + np.pi / 4))
+        errors = phase_noise.symbol_error(phase.astype(np.float32), np.float32(snr))
+        np.testing.assert_allclose(errors, 1 - correct, rtol=3e-5)
+    loop = float(phase_noise.ratio(10.0))
+    tail = 2 * quad(lambda x: np.exp(loop * (np.cos(x) - 1)) / (2 * np.pi * special.i0e(loop)), np.pi / 4, np.pi)[0]
+    assert phase_noise.exact_without_noise(np.float32(loop)) == pytest.approx(tail, rel=2e-5)
+
+
+@pytest.mark.more
+def test_optimum_of_the_policy_is_the_normaliser():
+    """The optimum is the temperature times the logarithm of the integral of exp(reward / temperature)."""
+    pytest.importorskip("optax", reason="optax is not installed (extra `examples`)")
+    example, state = importlib.import_module("docs.examples.angle_policy"), jnp.array([0.7, -1.9])
+    heading = np.linspace(-np.pi, np.pi, 2001)
+    exponent = (np.cos(heading - 0.7) + example.WIND * np.cos(heading + 1.9)) / example.TEMPERATURE
+    log_normaliser = exponent.max() + np.log(trapezoid(np.exp(exponent - exponent.max()), heading))
+    found = example.objective(example.best_distribution(state), state)
+    assert float(found) == pytest.approx(example.TEMPERATURE * log_normaliser, rel=1e-6)
+
+
+def test_mean_distance_of_chains_by_quadrature():
+    """The exact mean equals a sum over a periodic grid, which integrates smooth periodic functions up to rounding."""
+    example = quasi_monte_carlo
+    grid = np.linspace(-np.pi, np.pi, 32, endpoint=False)
+    weights = np.exp(example.CONCENTRATION * np.cos(grid - example.LOC))
+    weights /= weights.sum()
+    for angles in (1, 3):
+        points = np.array(list(itertools.product(grid, repeat=angles)))
+        joint = np.prod(list(itertools.product(weights, repeat=angles)), axis=1)
+        heading = np.c_[np.zeros(len(points)), np.cumsum(points, axis=1)]
+        expected = joint @ np.abs(np.exp(1j * heading).sum(axis=1)) ** 2
+        assert example.exact_mean(angles) == pytest.approx(expected, rel=1e-12)
+
+
+def test_gradient_of_several_processes():
+    parameters = np.array([1.0, 0.5], np.float32)
+    hour, directions = np.float32([0.0, 2.0, -1.0]), np.float32([0.3, 2.0, -3.0])
+    angle = directions.astype(float) - 1 - 0.5 * np.cos(hour.astype(float))
+    expected = [3 * np.sin(angle).sum(), 3 * (np.sin(angle) * np.cos(hour.astype(float))).sum()]
+    found = several_processes.gradient(parameters, hour, directions)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_measured_residues():
+    """Between a quarter and a half of the residues are in right-handed helices."""
+    pairs, held_out = torsion_angles.divide(torsion_angles.measured())
+    assert pairs.shape == held_out.shape == (868, 2)
+    degrees = np.rad2deg(np.concatenate([pairs, held_out]))
+    assert np.all(np.abs(degrees) <= 180.001)
+    helix = (np.abs(degrees - [-63, -43]) < 20).all(1)
+    assert 0.25 < helix.mean() < 0.5
+
+
+def test_data_of_numpyro_models():
+    """A third of the stray animals is more than 120 degrees from the mean direction, and hardly any other."""
+    pytest.importorskip("numpyro", reason="NumPyro is not installed")
+    numpyro_models = importlib.import_module("docs.examples.numpyro_models")
+    angles, loc = zip(*map(numpyro_models.simulate, range(200)), strict=True)
+    far = np.cos(np.stack(angles) - np.stack(loc)[..., None]) < -0.5
+    assert np.mean(far) == pytest.approx(numpyro_models.TRUTH["stray"] / 3, abs=0.004)
