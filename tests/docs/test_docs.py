@@ -49,9 +49,6 @@ FOREIGN = (
     "docker",
     "wget",
     "pytest",
-    "cosmic-ray",
-    "cr-filter-operators",
-    "cr-report",
 )
 # External programs and shell commands that run here.
 COMPANIONS = ("dask", "until", "kill", "wait", "cmp", "ls", "export")
