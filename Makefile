@@ -60,12 +60,13 @@ exactness: .venv-test/installed ## compare millions of angles with their distrib
 	.venv-test/bin/python -m benchmarks.exactness --quick
 guard: ## compare the code of the committed results with the package; GUARD=--strict fails
 	@$(PYTHON) -m benchmarks.guard $(GUARD)
-lint: .venv-lint/installed ## check style, types, layers and the install script
+lint: .venv-lint/installed ## check style, types, layers, the install script and what the pages refer to
 	.venv-lint/bin/ruff check
 	.venv-lint/bin/ruff format --check
 	.venv-lint/bin/mypy
 	.venv-lint/bin/lint-imports
 	.venv-lint/bin/shellcheck install_gpu.sh
+	.venv-lint/bin/python -m tools.check_pages
 
 docs: .venv-docs/installed ## build the documentation into docs/_build
 	.venv-docs/bin/python -m sphinx -W --keep-going docs docs/_build

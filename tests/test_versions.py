@@ -29,6 +29,8 @@ DRAWS = {
     "Mixture SineBivariateVonMises": [[2.208412, -2.663818], [0.639585, -1.159314]],
     "Mixture VonMises": [0.394969, 1.504287],
     "Mixture VonMisesFisher": [[-0.678581, 0.188195, 0.710008], [0.397199, 0.867777, -0.298657]],
+    "Mixture Torus": [[0.394969, 2.787036], [0.607413, 1.176346]],
+    "SineSkewed Mixture VonMises": [-2.057225, 3.116642],
 }
 
 

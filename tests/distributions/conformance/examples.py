@@ -44,8 +44,8 @@ class Example:
     """How many last axes of each parameter do not belong to the batch."""
     dimension: int = 3
     """The number of components of vectors."""
-    paired: frozenset[str] = frozenset()
-    """Parameters with a further axis, along which two distributions of the batch lie."""
+    pairs: dict[str, int] = dataclasses.field(default_factory=dict)
+    """How many further axes a parameter has, along each of which a distribution of the batch and the next one lie."""
     batched: bool = True
     """Whether one object can hold the batch."""
 
@@ -58,8 +58,10 @@ class Example:
     def parameters(self, dtype: object = np.float32) -> dict[str, np.ndarray]:
         """Return the parameters of the batch of three distributions."""
         given = {name: self.value(name, VALUES[rule][0], dtype) for name, rule in self.rules.items()}
-        # A pair is a distribution and the one after it.
-        return {name: np.stack([x, np.roll(x, -1, 0)], 1) if name in self.paired else x for name, x in given.items()}
+        for name, axes in self.pairs.items():
+            for _ in range(axes):
+                given[name] = np.stack([given[name], np.roll(given[name], -1, 0)], 1)
+        return given
 
     def one(self, dtype: object = np.float32) -> dict[str, np.ndarray]:
         """Return the parameters of the first distribution."""
@@ -120,7 +122,8 @@ def skewed(of: Example) -> Example:
 def paired(of: Example, name: str, make: Callable[..., Distribution], own: dict[str, str]) -> Example:
     """Return the example of distributions that are made of two others each, and have parameters of their own."""
     ranks = {parameter: rank + 1 for parameter, rank in of.ranks.items()} | dict.fromkeys(own, 1)
-    return dataclasses.replace(of, name=name, make=make, rules=of.rules | own, ranks=ranks, paired=frozenset(of.rules))
+    pairs = {parameter: of.pairs.get(parameter, 0) + 1 for parameter in of.rules}
+    return dataclasses.replace(of, name=name, make=make, rules=of.rules | own, ranks=ranks, pairs=pairs)
 
 
 def mixed(of: Example) -> Example:
@@ -150,9 +153,9 @@ def examples() -> dict[str, Example]:
     of_one_angle = [each for each in classes if each.make(**each.one()).event_shape == ()]
     listed = classes + [natural(kind) for kind in public_classes() if hasattr(kind, "from_natural")] + [density]
     listed += map(skewed, [*of_one_angle, density])
-    von_mises = plain(VonMises)
-    listed.append(paired(von_mises, "Torus", lambda **given: Torus(VonMises(**given)), {}))
-    listed += [mixed(each) for each in classes if issubclass(each.make, typing.get_args(em.Components))]
+    torus = paired(plain(VonMises), "Torus", lambda **given: Torus(VonMises(**given)), {})
+    mixtures = [mixed(each) for each in classes if issubclass(each.make, typing.get_args(em.Components))]
+    listed += [torus, mixed(torus), *mixtures, skewed(mixed(plain(VonMises)))]
     return {each.name: each for each in listed}
 
 

@@ -1,0 +1,52 @@
+"""Test that batches, files and shardings of each distribution hold the draws of one call."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import jax_von_mises as jvm
+from tests.distributions.conformance.cases import each_example
+from tests.distributions.conformance.examples import EXAMPLES
+
+QUICK = "Mixture VonMises", "VonMisesFisher"
+each = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.more) for name in EXAMPLES]
+)
+
+
+def assert_equal(name, found, expected):
+    """Angles have the same bits in every shape; points have the same digits but for the last."""
+    rounding = 2e-6 if EXAMPLES[name].make(**EXAMPLES[name].one()).event_shape else 0
+    np.testing.assert_allclose(found, expected, rtol=0, atol=rounding)
+
+
+@each
+def test_batches_and_files(name, key, tmp_path):
+    """A slice, the batches of a stream and a file hold the same draws as one call; workers know the stream by name."""
+    one = EXAMPLES[name].make(**EXAMPLES[name].one())
+    method = "direct" if "direct" in one._drawn_by()[0].methods else "table"
+    whole = np.asarray(one.sample(key, (16, 2), method=method)).reshape(32, *one.event_shape)
+    assert_equal(name, one.sample(key, (8,), start=11, method=method), whole[11:19])
+    options = dict(distribution=one, method=method)
+    batches = jvm.sample_batches(key, total=24, batch_size=8, start=3, **options)
+    assert_equal(name, np.concatenate([np.array(batch) for batch in batches]), whole[3:27])
+    out = tmp_path / "draws.npy"
+    jvm.write_samples(out, key, total=32, block_rows=8, **options)
+    assert_equal(name, np.load(out), whole)
+    # This draws blocks again, of the stream that the file names.
+    assert jvm.verify_samples(out)["redrawn"]
+    with pytest.raises(ValueError, match="holds another stream: key"):
+        jvm.write_samples(out, jax.random.key(0), total=32, resume=True, **options)
+
+
+@pytest.mark.more
+@each_example
+def test_shardings(name, key):
+    """Each device draws its part, and the draws are those of one device up to rounding."""
+    one = EXAMPLES[name].make(**EXAMPLES[name].one())
+    mesh = jax.make_mesh((len(jax.devices()),), ("x",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    x = one.sample(key, (16,), out_sharding=sharding)
+    assert x.sharding.is_equivalent_to(sharding, x.ndim)
+    np.testing.assert_allclose(x, one.sample(key, (16,)), atol=2e-6)
