@@ -1,4 +1,4 @@
-"""Test the families that are made of others, and that every family has slices, batches and files."""
+"""Test the families that are made of others, and that every family has files and an identity."""
 
 import json
 
@@ -23,6 +23,7 @@ from jax_von_mises.rotations import IsotropicGaussianSO3
 from jax_von_mises.sampling import counter, mixture, request
 from jax_von_mises.streams.stream import Stream
 from tests import children
+from tests.marks import more
 
 slow = pytest.mark.slow
 
@@ -67,16 +68,6 @@ each = pytest.mark.parametrize(
 
 
 @each
-def test_slices_and_batches(name, key):
-    """A slice, and the batches of a stream, hold the same draws as one call."""
-    distribution, method = DISTRIBUTIONS[name]
-    whole = np.asarray(distribution.sample(key, (12, 5), method=method)).reshape(60, *distribution.event_shape)
-    np.testing.assert_array_equal(distribution.sample(key, (7,), start=31, method=method), whole[31:38])
-    batches = jvm.sample_batches(key, total=20, batch_size=8, distribution=distribution, method=method, start=3)
-    np.testing.assert_array_equal(np.concatenate(list(map(np.asarray, batches))), whole[3:23])
-
-
-@each
 def test_files(name, key, tmp_path):
     """A file holds the draws of the stream, also when the process that draws them knows only its identity."""
     distribution, method = DISTRIBUTIONS[name]
@@ -87,7 +78,8 @@ def test_files(name, key, tmp_path):
     jvm.verify_samples(out)
 
 
-@pytest.mark.parametrize("name", ["Mixture", pytest.param("SineSkewed density", marks=slow)])
+@pytest.mark.more
+@pytest.mark.parametrize("name", ["Mixture", "SineSkewed density"])
 def test_automatic_meshes(name, key):
     """Each device draws its part, and the draws are those of one device up to rounding."""
     distribution, _ = DISTRIBUTIONS[name]
@@ -102,15 +94,11 @@ def test_refusals(key):
     mixed, _ = DISTRIBUTIONS["Mixture"]
     with pytest.raises(ValueError, match=r"Mixture\.sample: method='table' is not one of 'auto', 'direct'\."):
         mixed.sample(key, method="table")
-    with pytest.raises(ValueError, match=r"CircularDistribution\.sample: method='direct' is not one of"):
-        DENSITY.sample(key, method="direct")
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with pytest.raises(ValueError, match="over which angles cannot be sharded"):
         mixed.sample(key, (4,), out_sharding=NamedSharding(mesh, PartitionSpec("x")))
     with pytest.raises(TypeError, match="give the parameters once"):
         jvm.sample_batches(key, 0.0, 1.0, 10, 5, distribution=mixed)
-    with pytest.raises(ValueError, match="distribution=3 is not one of"):
-        jvm.sample_batches(key, 0.0, 1.0, 10, 5, distribution=3)
     with pytest.raises(ValueError, match=r"stream's 2\^64 numbers \(each angle takes 2\)"):
         mixed.sample(key, (4,), start=2**63)
 
@@ -153,17 +141,30 @@ print(len(sys.argv) - 1)
 """
 
 
-def test_identities_in_a_new_process(key):
-    """A process that has only imported the package finds every family by its name, those made of others too."""
-    streams = [Stream.of("test", key, None, None, None, method, one) for one, method in DISTRIBUTIONS.values()]
-    identities = [stream.identity() for stream in streams]
-    plain = {name for name in request.FAMILIES if not name.startswith(tuple(request.MADE_OF))}
-    assert plain == plain & {identity["distribution"] for identity in identities}
-    assert children.run(RESOLVE, *map(json.dumps, identities)) == [str(len(identities))]
+def identity_of(name, key):
+    distribution, method = DISTRIBUTIONS[name]
+    return Stream.of("test", key, None, None, None, method, distribution).identity()
+
+
+def test_identities(key):
+    """A stream can be made from its identity, which names its family."""
+    for name in ("VonMises", "VonMisesFisher", "Torus", "Mixture of tori"):
+        identity = identity_of(name, key)
+        assert Stream.from_identity("test", identity).identity() == identity
     with pytest.raises(ValueError, match="this version of jax_von_mises has no distribution 'cubic'"):
         request.family_named("cubic")
 
 
+@pytest.mark.more
+def test_identities_in_a_new_process(key):
+    """A process that has only imported the package finds every family by its name, those made of others too."""
+    identities = [identity_of(name, key) for name in DISTRIBUTIONS]
+    plain = {name for name in request.FAMILIES if not name.startswith(tuple(request.MADE_OF))}
+    assert plain == plain & {identity["distribution"] for identity in identities}
+    assert children.run(RESOLVE, *map(json.dumps, identities)) == [str(len(identities))]
+
+
+@pytest.mark.more
 def test_angles_before_the_reflection(key):
     """Those of a skewed mixture are the mixture's, whose draws take two numbers each."""
     mixed = Mixture(probs=[0.5, 0.5], components=VonMises([-1.0, 1.5], [40.0, 4.0]))
@@ -173,8 +174,7 @@ def test_angles_before_the_reflection(key):
     np.testing.assert_allclose(np.abs(np.angle(np.exp(1j * (skewed - centre)))), away, atol=2e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("count", [2, 30, 1000])
+@pytest.mark.parametrize(("count", "dtype"), [(30, np.float32), *more((2, np.float64), (1000, np.float32))])
 def test_probabilities_of_components(count, dtype):
     """They differ from the weights, computed in float64, by no more than the page of guarantees says."""
     logits = np.random.default_rng(count).normal(size=(8, count)) * np.array([[0.3], [1], [4], [8]] * 2) + 300
