@@ -338,8 +338,9 @@ FUNCTIONS = {
         **{
             f"{cls}.{name}": Refusal(getattr(one, name), good, kinds, f"{cls}.sample", "key")
             for cls, one in (("CircularDistribution", CIRCULAR), ("SineSkewed", SKEWED))
+            # `CircularDistribution` compiles its table, which takes seconds, before it checks the start.
             for name, good, kinds in (
-                ("sample", SAMPLE, SAMPLED),
+                ("sample", SAMPLE, {k: v for k, v in SAMPLED.items() if k != "start" or cls == "SineSkewed"}),
                 ("sample_and_log_prob", {"seed": KEY}, {"seed": "key", "sample_shape": "shape"}),
             )
         },

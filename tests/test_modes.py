@@ -1,10 +1,11 @@
 """Public functions return the same bits in every mode of JAX; without jit, the results agree up to rounding.
 
-``make test`` runs these tests a second time on one CPU device, the usual number (``CPU_DEVICES=1``). ``-m slow`` adds
-each mode alone and the cases on eight devices.
+``CPU_DEVICES=1 pytest tests/test_modes.py`` runs them on one CPU device, the usual number. ``-m slow`` adds one mode
+for each function, in turn, and all functions on eight devices.
 """
 
 import contextlib
+import itertools
 import pathlib
 from typing import NamedTuple
 
@@ -142,13 +143,13 @@ LENGTHY |= {"sample_block", "warmup", "suggest_batch_size", "fit", "prob"}
 DEVICES = jax.config.jax_num_cpu_devices
 
 
-def calls(*modes):
-    """Return test parameters for all calls, with each of `modes` if given; mark those not run by default as slow."""
-    cases = []
-    for name in CALLS:
+def cases(*modes):
+    """Return the calls, each with one of `modes` in turn if given; mark those not run by default as slow."""
+    marked = []
+    for name, mode in zip(CALLS, itertools.cycle(modes or [None]), strict=False):
         marks = (pytest.mark.slow,) if name in LENGTHY or DEVICES > 1 or modes else ()
-        cases += [pytest.param(name, *mode, marks=marks) for mode in ([(m,) for m in modes] or [()])]
-    return cases
+        marked.append(pytest.param(name, *([mode] if modes else []), marks=marks))
+    return marked
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def compare(name, modes, arguments):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", calls())
+@pytest.mark.parametrize("name", cases())
 def test_together(name, arguments):
     compare(name, TOGETHER, arguments)
 
@@ -188,7 +189,7 @@ def test_float32_in_64_bits(name, arguments):
     compare(name, ["enable_x64"], arguments)
 
 
-@pytest.mark.parametrize(("name", "mode"), calls(*MODES))
+@pytest.mark.parametrize(("name", "mode"), cases(*MODES))
 def test_alone(name, mode, arguments):
     if (name, mode) == ("Mixture.sample", "threefry_partitionable"):
         pytest.skip("the mode changes jax.random.categorical, which chooses the components")

@@ -1,7 +1,7 @@
 """Properties that hold for all numbers, tested with Hypothesis on difficult numbers.
 
-The quick profile is the default; ``pytest tests/test_properties.py --hypothesis-profile=thorough`` searches longer,
-with other numbers each time.
+The quick profile is the default; ``pytest tests/test_properties.py -m "" --hypothesis-profile=thorough`` searches
+longer, with other numbers each time.
 """
 
 import functools
@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax import lax, random
+from jax import random
 
 import jax_von_mises as jvm
 from jax_von_mises.numerics import circle
 from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.truncated import good_arc
 from tests import extremes, reference
+from tests.marks import more
 
 # The tests of the individual functions also cover float64.
-DTYPES = ("float32", pytest.param("float64", marks=pytest.mark.slow))
+DTYPES = ("float32", *more("float64"))
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 # The accuracy that the docstrings guarantee.
 LOG_PROB = {"float32": 4e-7, "float64": 1e-14}
@@ -279,37 +280,6 @@ def test_words_to_angles(dtype, data):
             assert_quantile(np.abs(turned), t, np.full_like(t, k[0]), dtype)
 
 
-# Each of two neighbouring angles may have the largest allowed error.
-STEPS_BACK = 2 * ULPS
-NEIGHBOURS = 2**11
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(data=st.data())
-def test_order(dtype, data):
-    """Angles of neighbouring probabilities are in order, up to a few units in the last place."""
-    case = st.tuples(extremes.probabilities(dtype), WORDS, extremes.parameters(dtype)).map(
-        lambda c: (c[0], c[1], c[2][1])
-    )
-    q, word, k = data.draw(case)
-    bits = f"uint{8 * np.dtype(dtype).itemsize}"
-    with np.errstate(invalid="ignore"):
-        ascending = np.array(q, dtype).view(bits) + np.arange(NEIGHBOURS, dtype=bits)
-    q = np.minimum(ascending.view(dtype), np.array(1, dtype))
-    words = np.minimum(np.arange(word, word + 2 * NEIGHBOURS, 2), 2**32 - 2 | word % 2).astype(np.uint32)
-    k = np.array(k, dtype)
-    with jax.enable_x64(dtype == "float64"):
-        lower, upper, _ = quantiles(q, np.zeros_like(q), np.full_like(q, k))
-        word_arrays = [words] * (1 if dtype == "float32" else 2)
-        drawn = [
-            np.abs(angles_of_words(tuple(word_arrays), np.zeros_like(k), k, method)) for method in ("direct", "table")
-        ]
-    for x, sign in ((lower, 1), (upper, -1), *((x, -1) for x in drawn)):
-        back = -sign * np.diff(wide(x)[0])
-        assert (back <= STEPS_BACK * np.spacing(np.abs(np.asarray(x)[1:]))).all()
-
-
 # ------------------------------------------------------------------------------------------------------- streams
 
 # Positions anywhere in a stream, and around overflows of the counter's lower 32 bits with one, two or four words per
@@ -323,7 +293,7 @@ PLACES = st.one_of(
 
 @pytest.mark.parametrize(
     ("impl", "dtype"),
-    [("threefry2x32", "float32"), pytest.param("philox4x32", "float64", marks=pytest.mark.slow), ("rbg", "float32")],
+    [("threefry2x32", "float32"), *more(("philox4x32", "float64"), ("rbg", "float32"))],
 )
 @given(data=st.data())
 def test_blocks_are_slices(impl, dtype, data):
@@ -386,7 +356,7 @@ def arc(draw):
     return loc, k, low, low + width
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @given(SEEDS, st.data())
 def test_arcs(seed, data):
     """Angles lie inside the arc and in [-pi, pi), and are NaN only for invalid parameters or arcs."""
@@ -510,6 +480,7 @@ def components(draw):
 LOGITS = st.one_of(st.floats(-200, 200, width=32), st.sampled_from([0.0, -np.inf, -1e30, 1e30]))
 
 
+@pytest.mark.more
 @given(st.data())
 def test_mixtures(data):
     """The density is the weighted sum of the components' densities, and never NaN for valid weights and parameters."""
@@ -540,99 +511,3 @@ def test_mixtures(data):
     total = responsibilities.sum(-1)
     assert (np.abs(total - 1) <= 1e-6)[valid & ~(exact == -np.inf)].all()
     assert ((mean >= -np.pi) & (mean < np.pi))[valid & reducible(loc, "float32").all(-1)].all()
-
-
-# ------------------------------------------------------------------------------------------------- transformations
-
-COUNT = 5
-
-
-def drawn(key, loc, k):
-    return jvm.sample_von_mises(key, loc, k, (COUNT,), method="direct")
-
-
-def slope(key, loc, k):
-    return jax.grad(lambda k: jnp.sum(jnp.sin(drawn(key, loc, k))))(k)
-
-
-def both(key, loc, k):
-    return drawn(key, loc, k), slope(key, loc, k)
-
-
-def by_scan(f):
-    return lambda *rows: lax.scan(lambda total, row: (total + 1, f(*row)), 0, rows)[1]
-
-
-def by_cond(f):
-    """Call the function in either branch of a condition, which differs between rows."""
-
-    def one(key, loc, k):
-        return lax.cond(k > 1, lambda: f(key, loc, k), lambda: f(key, loc + 0, k))
-
-    return lambda *rows: lax.map(lambda row: one(*row), rows)
-
-
-def by_loop(f):
-    def all_rows(keys, locs, ks):
-        out = jax.tree.map(lambda x: jnp.zeros((ROWS, *x.shape), x.dtype), jax.eval_shape(f, keys[0], locs[0], ks[0]))
-
-        def step(i, out):
-            return jax.tree.map(lambda out, x: out.at[i].set(x), out, f(keys[i], locs[i], ks[i]))
-
-        return lax.fori_loop(0, ROWS, step, out)
-
-    return all_rows
-
-
-def by_axes(f):
-    """Map twice, with parameters along an axis other than the first and results along the last."""
-
-    def all_rows(keys, locs, ks):
-        pairs = jnp.stack([locs, ks]).reshape(2, 2, -1)
-        inner = jax.vmap(lambda key, pair: f(key, pair[0], pair[1]), in_axes=(0, 1), out_axes=-1)
-        result = jax.vmap(inner, in_axes=(0, 1), out_axes=-1)(keys.reshape(2, -1), pairs)
-        return jax.tree.map(lambda x: jnp.moveaxis(x, (-1, -2), (0, 1)).reshape(ROWS, *x.shape[:-2]), result)
-
-    return all_rows
-
-
-TRANSFORMATIONS = {
-    "vmap of jit": lambda f: jax.vmap(jax.jit(f)),
-    "axes": by_axes,
-    "scan of checkpoint": lambda f: by_scan(jax.checkpoint(f)),
-    "cond": by_cond,
-    "loop": by_loop,
-}
-ROWS = 4
-
-
-@functools.cache
-def transformed(name):
-    return jax.jit(TRANSFORMATIONS[name](both))
-
-
-SLOW = {"cond", "vmap of jit", "loop", "axes"}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TRANSFORMATIONS]
-)
-@given(
-    st.lists(SEEDS, min_size=ROWS, max_size=ROWS),
-    extremes.lanes(extremes.parameters("float32", bad=True), "float32", ROWS),
-)
-def test_transformations_change_no_bit(name, seeds, parameters):
-    """Transformed draws equal separate calls bit for bit, and so do their derivatives up to rounding."""
-    rows = jnp.stack([random.key(seed) for seed in seeds]), *parameters
-    angles, slopes = map(np.asarray, transformed(name)(*rows))
-    one = untransformed()
-    expected = [one(*row) for row in zip(*rows, strict=True)]
-    alone = [drawn(*row) for row in zip(*rows, strict=True)]
-    assert np.array_equal(angles, np.stack(alone), equal_nan=True)
-    np.testing.assert_allclose(slopes, np.stack([x[1] for x in expected]), rtol=1e-5, atol=1e-6)
-
-
-@functools.cache
-def untransformed():
-    return jax.jit(both)

@@ -44,6 +44,7 @@ def launches(monkeypatch):
     return names
 
 
+@pytest.mark.more
 def test_nothing_is_imported():
     """Without a CUDA device, neither the import nor a draw imports the module, even if the kernels are turned on."""
     code = """
@@ -105,6 +106,7 @@ def test_draws_by_the_plain_path(launches, key, monkeypatch):
         assert sampler.kernels_for(request()) is None
 
 
+@pytest.mark.more
 def test_transformations(launches, key):
     """`jax.vmap` takes the plain path; derivatives use the kernel's angles and agree with the plain path's."""
     kappas = jnp.linspace(0.5, 9, 6).reshape(2, 3)
@@ -132,6 +134,7 @@ def test_transformations(launches, key):
     assert np.isnan(jax.grad(total, 1)(jnp.float32(0.3), jnp.float32(-1.0)))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("fault", [None, "other angles", "an error"])
 def test_kernels_are_compared_first(launches, key, monkeypatch, caplog, fault):
     """A kernel that draws other angles, in one dtype, or fails is not used, and one warning says so."""
@@ -198,6 +201,7 @@ def test_why_kernels_are_not_used(monkeypatch):
     assert f".target sm_{cuda.LEAST_CAPABILITY * 10:.0f}" in cuda.ptx_text()
 
 
+@pytest.mark.more
 def test_the_plain_path_keeps_its_bits(launches, key, monkeypatch):
     """On a CPU and under `jax.vmap`, the last digits are those of draws with the kernels turned off."""
     monkeypatch.setattr(cuda, "PLATFORM", "cuda")

@@ -1,7 +1,6 @@
 """Test `sample_von_mises` under JAX's transformations, and its error messages."""
 
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,50 +10,41 @@ from jax import random
 
 import jax_von_mises as jvm
 from jax_von_mises import sample_block, sample_von_mises
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling import transform
 from tests.arrays import equal
+from tests.marks import more
 
 KEY = random.key(5)
 METHODS = ("direct", "table")
-# A key determines the words, and a method their angles, so keys other than the default are tested with one method.
-KEYS_AND_METHODS = [
-    *(("threefry2x32", method) for method in METHODS),
-    *(
-        pytest.param(name, "direct", marks=() if name == "philox4x32" else pytest.mark.slow)
-        for name in counter.GENERATORS
-        if name != "threefry2x32"
-    ),
-]
-DTYPES = ["float32", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
 
 
 # ------------------------------------------------------------------------------------------------ streams
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("implementation", "method"), KEYS_AND_METHODS)
-def test_shape_does_not_matter(implementation, method):
+@pytest.mark.parametrize("method", ["direct", *more("table")])
+def test_shape_does_not_matter(method):
     """Element i in row-major order is the same angle in every shape."""
+    flat = sample_von_mises(KEY, 0.3, 2.5, (2310,), method=method)
+    for shape in ((7, 11, 5, 6), (2309,)):
+        x = sample_von_mises(KEY, 0.3, 2.5, shape, method=method)
+        assert equal(x.reshape(-1), flat[: x.size])
+
+
+@pytest.mark.parametrize(
+    ("implementation", "method", "dtype"),
+    [
+        ("threefry2x32", "direct", "float32"),
+        *more(("philox4x32", "table", "float32"), ("rbg", "direct", "bfloat16"), ("threefry4x32", "table", "float16")),
+        *more(("philox2x32", "direct", "float32"), ("threefry2x32", "direct", "float64")),
+    ],
+)
+def test_block_is_a_slice(implementation, method, dtype):
     key = random.key(1, impl=implementation)
-    draw = functools.partial(sample_von_mises, key, 0.3, 2.5, method=method)
-    flat = draw(shape=(2310,))
-    # Each shape compiles a program, so keys other than the default use only the most critical shape.
-    default = implementation == "threefry2x32"
-    for shape in ((2310, 1), (7, 11, 5, 6)) if default else ((7, 11, 5, 6),):
-        assert equal(draw(shape=shape).reshape(-1), flat)
-    for size in (2309,) if default else (127,):
-        assert equal(draw(shape=(size,)), flat[:size])
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("method", METHODS)
-def test_block_is_a_slice(method, dtype):
-    full = sample_von_mises(KEY, 0.3, 2.5, (1000,), dtype, method=method)
-    # Each size compiles a program; short floats, which differ only in a final rounding, use one size.
-    for start, size in ((333, 10), (999, 1)) if dtype == "float32" else ((333, 10),):
-        block = sample_block(KEY, 0.3, 2.5, start, (size,), dtype, method=method)
-        assert equal(block, full[start : start + size])
+    with jax.enable_x64(dtype == "float64"):
+        full = sample_von_mises(key, 0.3, 2.5, (1000,), dtype, method=method)
+        for start, size in ((333, 10), (999, 1)):
+            block = sample_block(key, 0.3, 2.5, start, (size,), dtype, method=method)
+            assert equal(block, full[start : start + size])
 
 
 def test_block_beyond_32_bits():
@@ -65,7 +55,7 @@ def test_block_beyond_32_bits():
     assert not equal(full, sample_block(KEY, 0.0, 1.0, 3, (64,)))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_traced_start():
     """A traced start may be anywhere in a stream, even beyond 32 bits; the blocks of a loop form the stream."""
     draw = functools.partial(sample_block, KEY, 0.3, 2.5, shape=(100,))
@@ -88,20 +78,6 @@ def test_traced_start():
         assert equal(jax.jit(draw)(np.uint64(2**64 - 10)), draw(2**64 - 10))
 
 
-def test_slices_of_one_size_run_one_program():
-    """Blocks of one size agree bit for bit where they overlap, as streams require."""
-    draw = functools.partial(sample_block, KEY, 0.0, jnp.array([0.5, 30.0]), shape=(50, 2))
-    assert equal(draw(100)[10:], draw(120)[:40])
-
-
-@pytest.mark.slow
-def test_block_array_parameters():
-    concentration = jnp.array([0.1, 1.0, 10.0])
-    full = sample_von_mises(KEY, 0.0, concentration, (50, 3), method="direct")
-    assert equal(sample_block(KEY, 0.0, concentration, 30, (5, 3)), full[10:15])
-
-
-@pytest.mark.few(1)
 def test_methods_agree():
     for concentration in (0.0, 1e-3, 0.5, 3.0, 16.9, 17.1, 1e3, 1e8):
         table = sample_von_mises(KEY, 0.0, concentration, (20000,), method="table")
@@ -109,6 +85,7 @@ def test_methods_agree():
         np.testing.assert_allclose(table, direct, rtol=4e-6, atol=4e-7 / np.sqrt(1 + concentration))
 
 
+@pytest.mark.more
 def test_auto_takes_the_table_for_many():
     many, few = kernel_size(), kernel_size() - 1
     auto = functools.partial(sample_von_mises, KEY, 0.0, 2.0)
@@ -125,19 +102,17 @@ def kernel_size():
 # ------------------------------------------------------------------------------------- transformations
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["table", *more("direct")])
 def test_inside_jit(method):
-    """The angles are the same inside a user's program, also among other computations."""
+    """The angles are the same inside a user's program, among other computations."""
     draw = functools.partial(sample_von_mises, shape=(5000,), method=method)
     outside = draw(KEY, 0.3, 2.5)
-    assert equal(jax.jit(draw)(KEY, 0.3, 2.5), outside)
     cosine, angles = jax.jit(lambda *a: (jnp.cos(2.0 * draw(*a)), draw(*a)))(KEY, 0.3, 2.5)
     assert equal(angles, outside)
     np.testing.assert_allclose(cosine, np.cos(2 * np.asarray(outside)), atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
     """Constant arguments give the same angles as traced ones.
@@ -157,31 +132,15 @@ def test_constants_of_a_program(method):
         assert equal(inside, draw(KEY, *case)), case
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("implementation", "method"), KEYS_AND_METHODS)
-def test_vmap_over_keys(implementation, method):
-    keys = random.split(random.key(2, impl=implementation), 3)
-    draw = functools.partial(sample_von_mises, loc=0.3, concentration=2.5, shape=(400,), method=method)
-    assert equal(jax.vmap(draw)(keys), np.stack([draw(key) for key in keys]))
+@pytest.mark.parametrize("method", ["table", *more("direct")])
+def test_vmap(method):
+    keys, locs, concentrations = random.split(KEY, 4), jnp.linspace(-3.0, 3.0, 4), jnp.array([0.0, 0.5, 20.0, jnp.inf])
+    draw = functools.partial(sample_von_mises, shape=(400,), method=method)
+    expected = jnp.stack([draw(*row) for row in zip(keys, locs, concentrations, strict=True)])
+    assert equal(jax.vmap(draw)(keys, locs, concentrations), expected)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("method", METHODS)
-def test_vmap_over_parameters(method):
-    locs, concentrations = jnp.linspace(-3.0, 3.0, 4), jnp.array([0.0, 0.5, 20.0, jnp.inf])
-    draw = functools.partial(sample_von_mises, KEY, shape=(400,), method=method)
-    expected = jnp.stack([draw(m, k) for m, k in zip(locs, concentrations, strict=True)])
-    assert equal(jax.vmap(draw)(locs, concentrations), expected)
-
-
-def test_vmap_over_everything():
-    keys = random.split(KEY, 3)
-    locs = jnp.linspace(-1.0, 1.0, 3)
-    actual = jax.vmap(sample_von_mises, in_axes=(0, 0, None))(keys, locs, jnp.array([1.0, 2.0]))
-    expected = jnp.stack([sample_von_mises(k, m, jnp.array([1.0, 2.0])) for k, m in zip(keys, locs, strict=True)])
-    assert equal(actual, expected)
-
-
+@pytest.mark.more
 def test_scan():
     def step(total, key):
         return total + 1, sample_von_mises(key, 0.0, total, (7,))
@@ -192,17 +151,8 @@ def test_scan():
     assert equal(actual, expected)
 
 
-@pytest.mark.slow
-def test_checkpoint():
-    def loss(concentration):
-        return jnp.sum(jnp.cos(sample_von_mises(KEY, 0.0, concentration, (100,))))
-
-    expected, actual = (jax.jit(jax.grad(f))(2.0) for f in (loss, jax.checkpoint(loss)))
-    np.testing.assert_allclose(actual, expected, rtol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [pytest.param("direct", marks=pytest.mark.slow), "table"])
+@pytest.mark.more
+@pytest.mark.parametrize("method", METHODS)
 def test_export(method):
     from jax import export
 
@@ -230,32 +180,33 @@ def test_default_shape_is_the_broadcast():
     assert sample_von_mises(KEY, 0.0, 1.0, (3, 0)).shape == (3, 0)
 
 
-@pytest.mark.parametrize("array", [np.array, pytest.param(jnp.array, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("array", [np.array, jnp.array])
 def test_shape_as_an_array(array):
     """An array or a single integer is a valid shape, as for `jax.random`."""
-    flat, block = array([2, 3]), sample_von_mises(KEY, 0.0, 1.0, (2, 3))
-    assert equal(sample_von_mises(KEY, 0.0, 1.0, flat), block)
-    assert equal(sample_block(KEY, 0.0, 1.0, 0, flat, method="direct"), block)
-    assert sample_von_mises(KEY, 0.0, 1.0, array(3)).shape == (3,)
-    assert sample_von_mises(KEY, 0.0, 1.0, array([], int)).shape == ()
-    assert jvm.VonMises(0.0, 1.0).sample(KEY, flat).shape == (2, 3)
-    for scheme in (jvm.sample_antithetic, functools.partial(jvm.sample_truncated, low=0.0, high=1.0)):
-        assert jax.eval_shape(lambda f=scheme: f(KEY, 0.0, 1.0, shape=flat)).shape == (2, 3)
+    flat = array([2, 3])
+    calls = {
+        "sample_von_mises": (sample_von_mises, flat, (2, 3)),
+        "one integer": (sample_von_mises, array(3), (3,)),
+        "no integers": (sample_von_mises, array([], int), ()),
+        "sample_block": (functools.partial(sample_block, start=0), flat, (2, 3)),
+        "sample_antithetic": (jvm.sample_antithetic, flat, (2, 3)),
+        "sample_truncated": (functools.partial(jvm.sample_truncated, low=0.0, high=1.0), flat, (2, 3)),
+    }
+    for name, (draw, shape, expected) in calls.items():
+        drawn = jax.eval_shape(lambda draw=draw, shape=shape: draw(KEY, 0.0, 1.0, shape=shape))
+        assert drawn.shape == expected, name
+    assert jax.eval_shape(lambda: jvm.VonMises(0.0, 1.0).sample(KEY, flat)).shape == (2, 3)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", *more("float16")])
 def test_dtype(dtype):
-    assert sample_von_mises(KEY, 0.0, 1.0, (5,), dtype).dtype == dtype
-    parameter = jnp.ones(3, dtype)
-    assert sample_von_mises(KEY, parameter, 1.0).dtype == dtype
-    assert sample_von_mises(KEY, 0, parameter).dtype == dtype
     narrow = sample_von_mises(KEY, 0.3, 5.0, (3000,), dtype)
+    assert narrow.dtype == dtype
     assert equal(narrow, sample_von_mises(KEY, 0.3, 5.0, (3000,)).astype(dtype))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f2", "i8"))])
+@pytest.mark.more
+@pytest.mark.parametrize("dtype", ["f4", "i8"])
 def test_byte_order_does_not_matter(dtype):
     """Arrays in the other byte order, as in files from other machines, give the same results."""
     ours = np.array([1, 2, 5], f"={dtype}")
@@ -285,50 +236,33 @@ def test_default_dtype():
         assert dtype(0.0, 1.0, dtype=jnp.float32) == jnp.float32
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["direct", pytest.param("table", marks=pytest.mark.slow)])
-def test_float64_streams(method):
-    with jax.enable_x64(True):
-        draw = functools.partial(sample_von_mises, KEY, 0.3, 2.5, method=method)
-        flat = draw(shape=(1000,))
-        assert flat.dtype == jnp.float64
-        assert equal(draw(shape=(10, 100)).reshape(-1), flat)
-        assert equal(sample_block(KEY, 0.3, 2.5, 17, (50,), method=method), flat[17:67])
-
-
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize(
-    ("shapes", "sizes"),
-    [
-        ([(5, 100, 6)], [7]),
-        pytest.param([(1000, 3), (3, 1000), (5, 100, 6)], [1, 7, 301], marks=pytest.mark.slow),
-    ],
+    "array", [False, pytest.param(True, marks=pytest.mark.xfail(reason="some angles are 1 ulp from those of a number"))]
 )
-def test_float64_shapes(shapes, sizes):
+def test_float64_shapes(array):
     """The angles do not depend on the shape, although the compiler contracts products and sums only in some loops."""
     with jax.enable_x64(True):
         for k in (0.01, 0.5, 3.0, 40.0, 1e4):
             flat = sample_von_mises(KEY, 0.3, k, (3000,), method="direct")
-            wide = np.full((3000,), k)
-            for shape in shapes:
-                assert equal(sample_von_mises(KEY, 0.3, k, shape, method="direct").reshape(-1), flat)
-                assert equal(sample_von_mises(KEY, 0.3, wide.reshape(shape)).reshape(-1), flat)
-            for few in sizes:
-                assert equal(sample_von_mises(KEY, 0.3, k, (few,), method="direct"), flat[:few])
-            mapped = jax.vmap(lambda k: sample_von_mises(KEY, 0.3, k, (3000,), method="direct"))(wide[:3])
-            assert equal(mapped, np.stack([flat] * 3))
+            for shape in [(5, 100, 6)] if array else [(1000, 3), (3, 1000), (7,), (1,)]:
+                concentration = np.full(shape, k) if array else k
+                x = sample_von_mises(KEY, 0.3, concentration, shape, method="direct")
+                assert equal(x.reshape(-1), flat[: x.size])
+            if not array:
+                mapped = jax.vmap(lambda k: sample_von_mises(KEY, 0.3, k, (3000,), method="direct"))(np.full(3, k))
+                assert equal(mapped, np.stack([flat] * 3))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("loc", [0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6])
-def test_range(dtype, loc):
+@pytest.mark.parametrize(
+    ("method", "dtype"), [("direct", "float32"), *more(("table", "bfloat16"), ("direct", "float16"))]
+)
+def test_range(method, dtype):
     """Angles lie in [-pi, pi) for every concentration, with the mode on either side of the cut."""
-    for concentration in (0.0, 1.0, 1e4, jnp.inf):
-        for method in METHODS:
+    for loc in (0.0, 3.0, np.pi, -np.pi, 3.1415925, 1e3, -1e6):
+        for concentration in (0.0, 1.0, 1e4, jnp.inf):
             x = np.asarray(sample_von_mises(KEY, loc, concentration, (5000,), dtype, method=method), np.float64)
-            assert (x >= -np.pi).all()
-            assert (x < np.pi).all()
+            assert ((x >= -np.pi) & (x < np.pi)).all()
 
 
 def test_whole_turns_do_not_matter():
@@ -340,37 +274,21 @@ def test_whole_turns_do_not_matter():
     np.testing.assert_allclose(actual, expected, atol=3e-7, rtol=0)
 
 
-def test_angles_that_need_no_wrap_keep_their_digits():
-    """At large concentrations, angles near 0 keep full relative accuracy, since only sums beyond pi are wrapped."""
-    x = np.asarray(sample_von_mises(KEY, 0.0, 1e12, (100000,)))
-    assert len(np.unique(np.abs(x))) > 97000
-
-
-@functools.cache
-def ten_inside_jit(method):
-    """Return a program that draws ten angles for any parameters."""
-    return jax.jit(functools.partial(sample_von_mises, shape=(10,), method=method))
-
-
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("loc", "concentration"),
-    [(0.0, -1.0), (0.0, -0.5e-30), (0.0, jnp.nan), (jnp.nan, 1.0), (jnp.inf, 1.0), (-jnp.inf, 1.0), (1e20, 1.0)],
-)
-def test_invalid_values_give_nan(method, loc, concentration):
-    assert np.isnan(sample_von_mises(KEY, loc, concentration, (10,), method=method)).all()
-    assert np.isnan(ten_inside_jit(method)(KEY, loc, concentration)).all()
+def test_invalid_values_give_nan(method):
+    for loc, k in [
+        (0.0, -1.0),
+        (0.0, -0.5e-30),
+        (0.0, np.nan),
+        (np.nan, 1.0),
+        (np.inf, 1.0),
+        (-np.inf, 1.0),
+        (1e20, 1.0),
+    ]:
+        assert np.isnan(sample_von_mises(KEY, loc, k, (8,), method=method)).all()
 
 
-def test_an_invalid_lane_affects_no_other():
-    x = np.asarray(sample_von_mises(KEY, 0.5, np.float32([1.0, np.nan, 2.0, -3.0, np.inf])))
-    assert np.isnan(x).tolist() == [False, True, False, True, False]
-    good = np.asarray(sample_von_mises(KEY, 0.5, np.float32([1.0, 1.0, 2.0, 1.0, np.inf])))
-    assert equal(x[[0, 2, 4]], good[[0, 2, 4]])
-    assert x[4] == 0.5
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["direct", *more("table")])
 def test_limits(method):
     draw = functools.partial(sample_von_mises, KEY, 0.25, shape=(1000,), method=method)
     assert (draw(jnp.inf) == 0.25).all()
@@ -390,50 +308,27 @@ def test_mirror():
 
 # ---------------------------------------------------------------------------------------------- errors
 
+# `tests/refusals.py` has the invalid values of single arguments.
 INVALID_CALLS = [
-    (dict(key=0), TypeError, "sample_von_mises: key must be a JAX random key, got 0 of type int.*jax.random.key"),
-    (dict(key=jnp.ones(2)), TypeError, "key must be a JAX random key, got an array of dtype float32"),
-    (dict(key=jnp.ones(3, jnp.uint32)), ValueError, r"key is a uint32 array of shape \(3,\).*jax.random.key"),
-    (dict(key=random.split(KEY, 2)), ValueError, r"one key, got a key array of shape \(2,\).*jax.vmap"),
-    (dict(key=random.split(random.PRNGKey(0), 2)), ValueError, r"one key, got a key array of shape \(2,\)"),
-    (dict(concentration=jnp.ones(3), shape=(5, 2)), ValueError, r"concentration has shape \(3,\).*shape=\(5, 2\)"),
-    (dict(loc=jnp.ones((2, 2)), shape=(2,)), ValueError, r"loc has shape \(2, 2\).*shape=\(2,\)"),
-    (dict(loc=jnp.ones(2), concentration=jnp.ones(3)), ValueError, r"loc of shape \(2,\) and concentration of shape"),
-    (dict(shape=(-1,)), ValueError, r"shape=\(-1,\) has a negative size"),
-    (dict(shape=-3), ValueError, r"shape=\(-3,\) has a negative size"),
-    (dict(shape=(2.5,)), TypeError, r"shape=\(2.5,\) must be an integer or a tuple"),
-    (dict(shape=True), TypeError, "shape=True must be an integer or a tuple"),
-    (dict(shape={2, 3}), TypeError, "shape={2, 3} must be an integer or a tuple"),
-    (dict(shape=np.array([2.0])), TypeError, r"shape=array\(\[2.\]\) must be an integer or a tuple"),
-    (dict(shape=np.array([[2, 3]])), TypeError, r"shape=array\(\[\[2, 3\]\]\) must be an integer or a tuple"),
-    (dict(shape=np.array([True])), TypeError, "shape=array.* must be an integer or a tuple"),
-    (dict(shape=np.array([2, -3])), ValueError, r"shape=\(2, -3\) has a negative size"),
-    (dict(shape=2**63), ValueError, r"shape=\(9223372036854775808,\) asks for 9.22e\+18 elements.*sample_block"),
-    (dict(shape=(2**31, 2**31)), ValueError, r"shape=.* asks for 4.61e\+18 elements"),
-    (dict(loc=np.longdouble(1)), TypeError, "loc must be a real number.*Convert it to one of float32"),
-    (dict(loc=jnp.float8_e4m3fn(1)), TypeError, "loc must be a real number.*float8"),
-    (dict(loc=jax.ShapeDtypeStruct((2,), np.float32)), TypeError, "loc must be a real number"),
-    (dict(method=np.array(["table"])), ValueError, "method=array.* is not one of"),
-    (dict(shape="ab"), TypeError, "shape='ab' must be an integer or a tuple"),
-    (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle. Give one of float32, float64"),
-    (dict(dtype="complex64"), TypeError, "dtype=complex64 cannot hold an angle"),
-    (dict(dtype="float31"), TypeError, "dtype='float31' is not a dtype"),
-    (dict(dtype="float64"), ValueError, "64-bit mode, which is off.*jax_enable_x64"),
-    (dict(loc="north"), TypeError, "loc must be a real number"),
-    (dict(loc=None), TypeError, "loc must be a real number"),
-    (dict(concentration=1j), TypeError, "concentration must be a real number.*complex"),
-    (dict(concentration=True), TypeError, "concentration must be a real number.*bool"),
-    (dict(method="fast"), ValueError, "method='fast' is not one of 'auto', 'direct', 'table'"),
-    (dict(method="table", concentration=jnp.ones(2)), ValueError, r"method='table' needs one.*shape \(2,\)"),
+    (dict(key=random.split(KEY, 2)), r"one key, got a key array of shape \(2,\).*jax.vmap"),
+    (dict(key=random.split(random.PRNGKey(0), 2)), r"one key, got a key array of shape \(2,\)"),
+    (dict(concentration=jnp.ones(3), shape=(5, 2)), r"concentration has shape \(3,\).*shape=\(5, 2\)"),
+    (dict(loc=jnp.ones((2, 2)), shape=(2,)), r"loc has shape \(2, 2\).*shape=\(2,\)"),
+    (dict(loc=jnp.ones(2), concentration=jnp.ones(3)), r"loc of shape \(2,\) and concentration of shape"),
+    (dict(shape=2**63), r"shape=\(9223372036854775808,\) asks for 9.22e\+18 elements.*sample_block"),
+    (dict(loc=np.longdouble(1)), "loc must be a real number.*Convert it to one of float32"),
+    (dict(loc=jnp.float8_e4m3fn(1)), "loc must be a real number.*float8"),
+    (dict(loc=jax.ShapeDtypeStruct((2,), np.float32)), "loc must be a real number"),
+    (dict(dtype="float64"), "64-bit mode, which is off.*jax_enable_x64"),
+    (dict(method="table", concentration=jnp.ones(2)), r"method='table' needs one.*shape \(2,\)"),
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), INVALID_CALLS)
-def test_invalid_arguments(change, error, message):
+@pytest.mark.parametrize(("change", "message"), INVALID_CALLS)
+def test_invalid_arguments(change, message):
     arguments = dict(key=KEY, loc=0.0, concentration=1.0) | change
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises((TypeError, ValueError), match="sample_von_mises: .*" + message):
         sample_von_mises(**arguments)
-    assert re.match("sample_von_mises: ", str(caught.value))
 
 
 def test_traced_shape_names_the_remedy():
@@ -442,20 +337,9 @@ def test_traced_shape_names_the_remedy():
 
 
 INVALID_STARTS = [
-    (-1, ValueError, r"start=-1 must be at least 0 and below 2\^64, the length of a stream"),
-    (2**64, ValueError, "start=18446744073709551616 must be"),
-    (1.5, TypeError, "start=1.5 must be an integer"),
-    (np.arange(2), TypeError, "start=array.* must be an integer"),
-    ((1, 2, 3), ValueError, r"start=\(1, 2, 3\) has length 3.*pair \(hi, lo\)"),
-    ((2**32, 0), ValueError, r"start\[0\]=4294967296 must be.*below 2\^32"),
-    ((0, -1), ValueError, r"start\[1\]=-1 must be.*start % 2\*\*32"),
-    ((0, "a"), TypeError, r"start\[1\]='a' must be an integer"),
-    (
-        2**64 - 2,
-        ValueError,
-        r"start=18446744073709551614 and shape=\(3,\) reach beyond .*derive_key",
-    ),
-    ((2**32 - 1, 2**32 - 2), ValueError, r"start=18446744073709551614 and shape=.* reach beyond"),
+    (2**64 - 2, r"start=18446744073709551614 and shape=\(3,\) reach beyond .*derive_key"),
+    ((2**32 - 1, 2**32 - 2), r"start=18446744073709551614 and shape=.* reach beyond"),
+    ((0, -1), r"start\[1\]=-1 must be.*start % 2\*\*32"),
 ]
 INVALID_TRACED_STARTS = [
     (np.float32(2), "start is traced with dtype float32 and shape .*must be a scalar of int32, uint32"),
@@ -465,9 +349,9 @@ INVALID_TRACED_STARTS = [
 ]
 
 
-@pytest.mark.parametrize(("start", "error", "message"), INVALID_STARTS)
-def test_invalid_start(start, error, message):
-    with pytest.raises(error, match="sample_block: " + message):
+@pytest.mark.parametrize(("start", "message"), INVALID_STARTS)
+def test_invalid_start(start, message):
+    with pytest.raises(ValueError, match="sample_block: " + message):
         sample_block(KEY, 0.0, 1.0, start, (3,))
 
 
@@ -484,12 +368,7 @@ def test_a_shape_that_equals_one_of_integers_is_refused(key):
         sample_von_mises(key, 0.0, 4.0, (2.0,))
 
 
-@pytest.mark.parametrize("concentration", [4, 4.0, np.float32(4), np.float64(4), np.array(4), np.array(4, ">f4")])
-def test_calls_with_arguments_of_all_types_draw_the_same(key, concentration):
-    expected = sample_von_mises(key, 0.0, jnp.float32(4), (5,))
-    np.testing.assert_array_equal(sample_von_mises(key, 0, concentration, 5, np.float32), expected)
-
-
+@pytest.mark.more
 @pytest.mark.needs_key("philox4x32")
 def test_legacy_keys_follow_the_default_implementation():
     """A setting of JAX says of which kind a legacy key is; a program compiled before a change is not used."""

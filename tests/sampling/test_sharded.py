@@ -27,10 +27,9 @@ from jax_von_mises import (
 )
 from jax_von_mises.rotations import IsotropicGaussianSO3
 from tests.arrays import equal
+from tests.marks import more
 
 KEY = random.key(5)
-OTHER_KEYS = (pytest.param("philox4x32", marks=pytest.mark.slow), "rbg")
-METHODS = ("direct", "table")
 COLLECTIVES = (
     "all-gather",
     "all-reduce",
@@ -51,9 +50,9 @@ def mesh_of(shape, axis_type):
     return jax.make_mesh(shape, ("x", "y")[: len(shape)], axis_types=(axis_type,) * len(shape), devices=devices)
 
 
-@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.fixture(params=["Auto", *more("Explicit")])
 def axis_type(request):
-    return request.param
+    return getattr(AxisType, request.param)
 
 
 # --------------------------------------------------------------------------------------- no communication
@@ -69,23 +68,22 @@ def compiled(function, *arguments):
     return jax.jit(function).lower(*arguments).compile().as_text()
 
 
-EXCHANGES = [
-    (lambda x: lax.psum(x, "x"), "all-reduce"),
-    (lambda x: lax.all_gather(x, "x"), "all-gather"),
-    (lambda x: lax.all_to_all(x, "x", 0, 0, tiled=True), "all-to-all"),
-    (lambda x: lax.ppermute(x, "x", [(0, 1), (1, 0)]), "collective-permute"),
-    (lambda x: lax.psum_scatter(x, "x", tiled=True), "reduce-scatter"),
-]
+def test_collectives_are_detected():
+    """`collectives` recognises exchanges between devices; this is a control for the tests below."""
+
+    def exchange(x):
+        x = lax.psum(x, "x") + lax.all_to_all(x, "x", 0, 0, tiled=True)
+        x = lax.ppermute(x, "x", [(0, 1), (1, 0)]) + lax.psum_scatter(jnp.tile(x, 8), "x", tiled=True)
+        return jnp.sin(lax.all_gather(x, "x"))
+
+    mapped = jax.shard_map(
+        exchange, mesh=mesh_of((8,), AxisType.Auto), in_specs=P("x"), out_specs=P("x"), check_vma=False
+    )
+    found = collectives(compiled(mapped, jnp.arange(64.0)))
+    assert found == {"all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "all-gather"}
 
 
-@pytest.mark.parametrize(("exchange", "name"), EXCHANGES, ids=[name for _, name in EXCHANGES])
-def test_collectives_are_detected(exchange, name):
-    """`collectives` recognises an exchange between devices; this is a control for the tests below."""
-    mesh = mesh_of((8,), AxisType.Auto)
-    mapped = jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
-    assert name in collectives(compiled(mapped, jnp.arange(64.0)))
-
-
+@pytest.mark.more
 def test_sums_over_a_sharded_result_are_detected():
     """A sum over a sharded draw communicates; this is a control with the sampler in the program."""
     sharding = NamedSharding(mesh_of((8,), AxisType.Auto), P("x"))
@@ -95,41 +93,24 @@ def test_sums_over_a_sharded_result_are_detected():
 # ------------------------------------------------------------------------------------------------- pmap
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("implementation", "method"),
+    ("implementation", "method", "dtype"),
     [
-        ("threefry2x32", "direct"),
-        ("threefry2x32", "table"),
-        pytest.param("philox4x32", "direct", marks=pytest.mark.slow),
-        pytest.param("rbg", "table", marks=pytest.mark.slow),
+        ("threefry2x32", "direct", "float32"),
+        *more(("philox4x32", "table", "float32"), ("rbg", "direct", "bfloat16"), ("threefry2x32", "table", "float64")),
     ],
 )
-def test_pmap(implementation, method):
+def test_pmap(implementation, method, dtype):
     key = random.key(5, impl=implementation)
-    x = sample_pmap(key, 0.3, 2.5, (8, 3, 41), method=method)
-    assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 3, 41), method=method))
+    with jax.enable_x64(dtype == "float64"):
+        x = sample_pmap(key, 0.3, 2.5, (8, 3, 41), dtype, method=method)
+        assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 3, 41), dtype, method=method))
+    assert x.dtype == dtype
     assert [shard.device for shard in x.addressable_shards] == jax.devices()
     assert all(shard.data.shape == (1, 3, 41) for shard in x.addressable_shards)
 
 
-@pytest.mark.slow
-def test_pmap_shapes():
-    assert equal(sample_pmap(KEY, 0.3, 2.5, 8), draw(8))
-    concentrations = jnp.geomspace(0.1, 100, 8)
-    assert equal(sample_pmap(KEY, 0.3, concentrations), sample_von_mises(KEY, 0.3, concentrations))
-
-
-@pytest.mark.slow
-def test_pmap_auto_decides_by_the_complete_shape():
-    """2^14 angles use the table, although the 2^11 angles of a single device would use the direct route."""
-    full = (8, 2**11)
-    assert equal(sample_pmap(KEY, 0.3, 2.5, full), draw(full))
-    assert equal(sample_pmap(KEY, 0.3, 2.5, full), draw(full, method="table"))
-    assert not equal(draw(full, method="table"), draw(full, method="direct"))
-
-
-@pytest.mark.slow
+@pytest.mark.more
 def test_pmap_parameters():
     """Parameters with the device axis are partitioned; those without it, or of length 1 along it, are copied."""
     every = np.geomspace(0.1, 100, 5, dtype=np.float32)
@@ -139,33 +120,21 @@ def test_pmap_parameters():
         assert equal(sample_pmap(KEY, m, k, (8, 5)), sample_von_mises(KEY, m, k, (8, 5)))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize(
-    ("make", "method", "size"),
-    [(random.key, "auto", 2**14), pytest.param(random.PRNGKey, "direct", 50, marks=pytest.mark.slow)],
-    ids=["typed", "legacy"],
+    ("make", "method", "count", "size"), [(random.key, "auto", 8, 2**14), (random.PRNGKey, "direct", 3, 50)]
 )
-def test_pmap_keys_of_the_devices(make, method, size):
+def test_pmap_keys_of_the_devices(make, method, count, size):
     """With a key for each device, row d equals a single-device draw with key d and the parameters of row d."""
-    keys = random.split(make(7), 8)
-    loc, concentration = jnp.linspace(-3, 3, 8), jnp.geomspace(0.1, 100, 8)
-    x = sample_pmap(keys, loc[:, None], concentration[:, None], (8, size), method=method)
-    assert [shard.device for shard in x.addressable_shards] == jax.devices()
+    keys, devices = random.split(make(7), count), jax.devices()[:count]
+    loc, concentration = jnp.linspace(-3, 3, count), jnp.geomspace(0.1, 100, count)
+    options = {"method": method, "devices": devices}
+    x = sample_pmap(keys, loc[:, None], concentration[:, None], (count, size), **options)
+    assert [shard.device for shard in x.addressable_shards] == devices
     alone = functools.partial(sample_von_mises, shape=(size,), method=method)
     assert equal(x, jnp.stack([alone(*row) for row in zip(keys, loc, concentration, strict=True)]))
-    full = functools.partial(sample_pmap, shape=(8, size), method=method)
-    x = jax.jit(full)(keys, 0.3, 2.5)
-    assert equal(x, jnp.stack([alone(key, 0.3, 2.5) for key in keys]))
-
-
-@pytest.mark.slow
-def test_pmap_keys_of_some_devices():
-    """An array of keys also works on some of the devices, or one, and with concentrations that all devices share."""
-    for count in (1, 3):
-        keys, devices = random.split(KEY, count), jax.devices()[:count]
-        x = sample_pmap(keys, 0.3, jnp.geomspace(1, 9, 5), (count, 5), "bfloat16", devices=devices)
-        expected = [sample_von_mises(key, 0.3, jnp.geomspace(1, 9, 5), (5,), "bfloat16") for key in keys]
-        assert equal(x, jnp.stack(expected))
+    full = functools.partial(sample_pmap, shape=(count, size), **options)
+    assert equal(jax.jit(full)(keys, 0.3, 2.5), jnp.stack([alone(key, 0.3, 2.5) for key in keys]))
 
 
 def test_pmap_parameters_of_the_devices():
@@ -176,10 +145,11 @@ def test_pmap_parameters_of_the_devices():
             sample_pmap(key, loc, concentration, (8, 10))
         with pytest.raises(ValueError, match=r"concentration has shape \(8,\).*write concentration\[:, None, None\]"):
             sample_pmap(key, 0.0, concentration, (8, 10, 2))
-        assert sample_pmap(key, loc[:, None], concentration[:, None], (8, 10)).shape == (8, 10)
+        remedied = jax.eval_shape(lambda key=key: sample_pmap(key, loc[:, None], concentration[:, None], (8, 10)))
+        assert remedied.shape == (8, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_pmap_devices():
     """Devices are used in the given order, a single one is allowed, and a committed key is moved to them."""
     some = jax.devices()[:2:-2]
@@ -192,17 +162,12 @@ def test_pmap_devices():
         sample_pmap(KEY, 0.3, jnp.ones(1), (1, 50), devices=some[:1]), sample_von_mises(KEY, 0.3, 1.0, (1, 50))
     )
     assert equal(sample_pmap(jax.device_put(KEY, jax.devices()[3]), 0.3, 2.5, (3, 50), devices=some), draw((3, 50)))
+    # 2^14 angles use the table, although the 2^11 angles of a single device would use the direct route.
+    assert equal(sample_pmap(KEY, 0.3, 2.5, (8, 2**11)), draw((8, 2**11), method="table"))
+    assert equal(sample_pmap(KEY, 0.3, 2.5, 8), draw(8))
 
 
-@pytest.mark.slow
-def test_pmap_dtypes():
-    assert equal(sample_pmap(KEY, 0.3, 2.5, (8, 50), "bfloat16"), draw((8, 50), "bfloat16"))
-    with jax.enable_x64(True):
-        x = sample_pmap(KEY, 0.3, 2.5, (8, 50))
-        assert x.dtype == jnp.float64
-        assert equal(x, draw((8, 50)))
-
-
+@pytest.mark.more
 def test_pmap_compiles_once(caplog):
     """Other keys and values reuse the program; another shape compiles another program, as the log shows."""
 
@@ -218,7 +183,7 @@ def test_pmap_compiles_once(caplog):
     assert compilations(other, 0.4, 3.5, 11)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_pmap_transformations():
     """Results and derivatives equal those of one device, also inside a jitted program and under vmap."""
     pmapped = functools.partial(sample_pmap, shape=(2, 50), method="direct", devices=jax.devices()[:2])
@@ -232,7 +197,7 @@ def test_pmap_transformations():
     np.testing.assert_allclose(mean_slope, jnp.mean(slope[1]), rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["direct", *more("table")])
 def test_pmap_has_no_collectives(method):
     program = compiled(lambda key, m, k: sample_pmap(key, m, k, (8, 1000), method=method), KEY, 0.3, 2.5)
     assert not collectives(program)
@@ -240,30 +205,19 @@ def test_pmap_has_no_collectives(method):
     assert "[8,1000]" not in program
 
 
-def test_pmap_of_the_user():
-    keys = random.split(KEY, 8)
-    actual = jax.pmap(lambda key: sample_von_mises(key, 0.3, 2.5, (50,)))(keys)
-    assert equal(actual, jnp.stack([sample_von_mises(key, 0.3, 2.5, (50,)) for key in keys]))
-
-
 # --------------------------------------------------------------------------------------------- shardings
 
 # Each case compiles two programs, which is faster for two devices than for eight.
 SHARDINGS = [
     (AxisType.Auto, (2,), P(None, "x"), "table"),
-    (AxisType.Explicit, (2, 1), P("x", "y"), "direct"),
-    pytest.param(AxisType.Auto, (8,), P(None, "x"), "table", marks=pytest.mark.slow),
-    pytest.param(AxisType.Auto, (4, 2), P("x", "y"), "table", marks=pytest.mark.slow),
-    pytest.param(AxisType.Auto, (4, 2), P("x", "y"), "direct", marks=pytest.mark.slow),
-    pytest.param(AxisType.Auto, (4, 2), P(None, ("y", "x")), "direct", marks=pytest.mark.slow),
-    pytest.param(AxisType.Explicit, (8,), P("x"), "direct", marks=pytest.mark.slow),
-    pytest.param(AxisType.Explicit, (4, 2), P("x", "y"), "table", marks=pytest.mark.slow),
-    pytest.param(AxisType.Explicit, (4, 2), P("y", None), "table", marks=pytest.mark.slow),
-    pytest.param(AxisType.Explicit, (4, 2), P(None, ("y", "x")), "direct", marks=pytest.mark.slow),
+    *more(
+        (AxisType.Explicit, (4, 2), P("x", "y"), "direct"),
+        (AxisType.Auto, (4, 2), P(None, ("y", "x")), "direct"),
+        (AxisType.Explicit, (8,), P("x"), "table"),
+    ),
 ]
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(("axis_type", "sizes", "spec", "method"), SHARDINGS, ids=str)
 def test_out_sharding(axis_type, sizes, spec, method):
     mesh = mesh_of(sizes, axis_type)
@@ -281,43 +235,12 @@ def test_out_sharding(axis_type, sizes, spec, method):
     assert "f32[8,120]" not in program.as_text()  # each device draws only its own part
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", OTHER_KEYS)
-def test_out_sharding_keys(axis_type, implementation):
-    key = random.key(5, impl=implementation)
-    mesh = mesh_of((4, 2), axis_type)
-    with jax.set_mesh(mesh):
-        x = sample_von_mises(key, 0.3, 2.5, (8, 120), method="table", out_sharding=P("x", "y"))
-    assert equal(x, sample_von_mises(key, 0.3, 2.5, (8, 120), method="table"))
-
-
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize(
-    ("sizes", "axis_type", "method"),
+    ("axis_type", "sizes", "spec"),
     [
-        ((2, 1), AxisType.Auto, "table"),
-        pytest.param((4, 2), AxisType.Auto, "table", marks=pytest.mark.slow),
-        pytest.param((4, 2), AxisType.Explicit, "direct", marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_out_sharding_float64(sizes, axis_type, method):
-    mesh = mesh_of(sizes, axis_type)
-    with jax.enable_x64(True):
-        with jax.set_mesh(mesh):
-            x = draw((8, 120), method=method, out_sharding=P("x", "y"))
-        assert x.dtype == jnp.float64
-        assert equal(x, draw((8, 120), method=method))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    ("sizes", "spec"),
-    [
-        ((2, 1), P("x", "y")),
-        pytest.param((4, 2), P("x"), marks=pytest.mark.slow),
-        pytest.param((4, 2), P("x", "y"), marks=pytest.mark.slow),
-        pytest.param((4, 2), P(None, ("x", "y")), marks=pytest.mark.slow),
+        (AxisType.Explicit, (2, 1), P("x", "y")),
+        *more((AxisType.Auto, (4, 2), P("x")), (AxisType.Explicit, (4, 2), P(None, ("x", "y")))),
     ],
     ids=str,
 )
@@ -336,18 +259,7 @@ def test_sharded_parameters(axis_type, sizes, spec):
     assert "f32[8,8]" not in program
 
 
-@pytest.mark.slow
-def test_out_sharding_array_parameters(axis_type):
-    """A partitioned result may share an array of concentrations, which is copied to all devices."""
-    concentration = jnp.geomspace(0.1, 100, 16)
-    mesh = mesh_of((2,), axis_type)
-    with jax.set_mesh(mesh):
-        x = sample_von_mises(KEY, 0.3, concentration, (64, 16), out_sharding=NamedSharding(mesh, P("x")))
-    assert equal(x, sample_von_mises(KEY, 0.3, concentration, (64, 16)))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", more("direct", "table"))
 def test_out_shardings_of_the_program(method):
     """If only the user's jit determines the sharding of the result, the counters are partitioned as well."""
     sharding = NamedSharding(mesh_of((2,), AxisType.Auto), P("x"))
@@ -358,16 +270,14 @@ def test_out_shardings_of_the_program(method):
     assert equal(cut(KEY, 0.3, 2.5), draw((2000,), method=method))
 
 
-def test_invalid_shardings(axis_type):
+def test_invalid_shardings():
     with pytest.raises(ValueError, match=r"out_sharding=.* no mesh is in scope. Enter one with jax.set_mesh"):
         draw((8,), out_sharding=P("x"))
-    with jax.set_mesh(mesh_of((8,), axis_type)):
-        with pytest.raises(
-            ValueError, match=r"out_sharding=.* does not fit the mesh in scope, whose axes are \('x',\)"
-        ):
-            draw((8,), out_sharding=P("nowhere"))
-        with pytest.raises(TypeError, match="sample_von_mises: out_sharding='x' must be a NamedSharding"):
-            draw((8,), out_sharding="x")
+    with (
+        jax.set_mesh(mesh_of((8,), AxisType.Explicit)),
+        pytest.raises(ValueError, match=r"does not fit the mesh in scope, whose axes are \('x',\)"),
+    ):
+        draw((8,), out_sharding=P("nowhere"))
 
 
 # ------------------------------------------------------------------------------------------- shard_map
@@ -378,15 +288,11 @@ def shard_map(mesh, out_specs, **options):
     return jax.shard_map(mesh=mesh, in_specs=(P(), P()), out_specs=out_specs, **options)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("sizes", "axes"),
+    ("axis_type", "sizes", "axes", "method"),
     [
-        ((2, 2), ("y", "x")),
-        pytest.param((8,), ("x",), marks=pytest.mark.slow),
-        pytest.param((4, 2), ("x", "y"), marks=pytest.mark.slow),
-        pytest.param((4, 2), ("y", "x"), marks=pytest.mark.slow),
+        (AxisType.Explicit, (2, 2), ("y", "x"), "direct"),
+        *more((AxisType.Auto, (8,), ("x",), "table"), (AxisType.Auto, (4, 2), ("x", "y"), "direct")),
     ],
     ids=str,
 )
@@ -406,7 +312,7 @@ def test_shard(axis_type, sizes, axes, method):
     assert not collectives(program.as_text())
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_shard_over_one_axis_of_two(axis_type):
     """Devices that differ only in the other axis draw the same angles, as shard_map itself verifies."""
     for options in ({}, {"axis_names": {"x"}}):
@@ -419,7 +325,7 @@ def test_shard_over_one_axis_of_two(axis_type):
         assert equal(parts(KEY, 2.5), draw((8, 120), method="table"))
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_shard_in_pmap_and_vmap():
     """`sample_shard` works wherever there is a named axis, as in `jax.pmap` and `jax.vmap`."""
     for transform in (jax.pmap, jax.vmap):
@@ -427,10 +333,10 @@ def test_shard_in_pmap_and_vmap():
         assert equal(parts(np.arange(2)), draw((2, 120), method="table"))
 
 
-@pytest.mark.parametrize("implementation", OTHER_KEYS)
-def test_shard_parameters_and_keys(axis_type, implementation):
-    """Parts with separate concentrations and one location equal the draw of one device, for other key types."""
-    key = random.key(5, impl=implementation)
+@pytest.mark.more
+def test_shard_parameters_and_keys(axis_type):
+    """Parts with separate concentrations and one location equal the draw of one device, for another kind of key."""
+    key = random.key(5, impl="rbg")
     concentration = jnp.geomspace(0.1, 100, 64).reshape(8, 8)
     mesh = mesh_of((8,), axis_type)
     parts = jax.shard_map(
@@ -440,16 +346,7 @@ def test_shard_parameters_and_keys(axis_type, implementation):
     assert equal(jax.jit(parts)(cut), sample_von_mises(key, 0.3, concentration))
 
 
-@pytest.mark.slow
-def test_shard_float64():
-    with jax.enable_x64(True):
-        parts = shard_map(mesh_of((2,), AxisType.Auto), P("x"))(
-            lambda key, k: sample_shard(key, 0.3, k, (4, 120), "x", method="direct")
-        )
-        assert equal(jax.jit(parts)(KEY, jnp.float64(2.5)), draw((8, 120), method="direct"))
-
-
-@pytest.mark.slow
+@pytest.mark.more
 def test_shard_derivatives():
     """The derivative with respect to a shared concentration equals that of one device, with or without `check_vma`."""
     alone = functools.partial(sample_von_mises, KEY, 0.3, shape=(8, 120))
@@ -478,6 +375,7 @@ def test_shard_beyond_32_bits():
     assert equal(ends(KEY, 2.5), jnp.concatenate(expected))
 
 
+@pytest.mark.more
 def test_shard_map_of_the_user(axis_type):
     """`sample_von_mises` works in a user's shard_map, with a key and a concentration for each device."""
     keys, concentrations = random.split(KEY, 8), jnp.geomspace(0.1, 100, 8)
@@ -504,8 +402,7 @@ DENSITIES = {
 }
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize("name", DENSITIES)
+@pytest.mark.parametrize("name", ["angles", *more(*(name for name in DENSITIES if name != "angles"))])
 def test_densities_of_sharded_values(name):
     """Methods take values over a mesh with explicit axes, and keep their sharding; so do derivatives."""
     distribution, *methods = DENSITIES[name]
@@ -520,61 +417,29 @@ def test_densities_of_sharded_values(name):
         np.testing.assert_allclose(found, call(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("method", ["cosine_cdf", "cosine_icdf"])
-def test_sharded_cosines_and_parameters(method):
-    """Parameters and values may be over different axes of a mesh."""
-    mesh = mesh_of((2, 2), AxisType.Explicit)
-    q, k = jnp.linspace(0.1, 0.9, 4)[:, None], jnp.array([0.5, 5.0])
-    call = lambda q, k: getattr(VonMisesFisher([0.0, 0.0, 1.0], k), method)(q)  # noqa: E731
-    with jax.set_mesh(mesh):
-        found = call(jax.device_put(q, NamedSharding(mesh, P("x"))), jax.device_put(k, NamedSharding(mesh, P("y"))))
-    assert found.sharding.is_equivalent_to(NamedSharding(mesh, P("x", "y")), 2)
-    np.testing.assert_allclose(found, call(q, k), rtol=1e-5)
-
-
 # ---------------------------------------------------------------------------------------------- errors
 
 INVALID_PMAPS = [
     (
         dict(shape=(4, 10)),
-        ValueError,
         r"shape=\(4, 10\) has length 4 along its leading axis.* number of devices, 8\. Give shape=",
     ),
-    (dict(shape=()), ValueError, r"shape=\(\) has no leading axis"),
-    (dict(shape=None), ValueError, r"shape=\(\) has no leading axis"),
-    (dict(shape=(8.0,)), TypeError, r"shape=\(8.0,\) must be an integer or a tuple"),
-    (dict(loc=jnp.ones(3)), ValueError, r"loc has shape \(3,\).*shape=\(8, 2\)"),
-    (dict(concentration=jnp.ones((4, 1))), ValueError, r"concentration has shape \(4, 1\).*shape=\(8, 2\)"),
-    (dict(method="table", concentration=jnp.ones(2)), ValueError, "method='table' needs one concentration"),
-    (dict(method="fast"), ValueError, "method='fast' is not one of"),
-    (dict(dtype="int32"), TypeError, "dtype=int32 cannot hold an angle"),
-    (dict(key=3), TypeError, "key must be a JAX random key"),
-    (dict(key=random.split(KEY, 4)), ValueError, r"key array of shape \(4,\).* devices is 8.*split\(key, 8\)"),
-    (dict(key=random.split(KEY, (8, 1))), ValueError, r"key array of shape \(8, 1\), but the number of devices is 8"),
-    (dict(key=random.split(KEY, 8), method=["table"]), ValueError, r"method=\['table'\] is not one of"),
+    (dict(shape=()), r"shape=\(\) has no leading axis"),
+    (dict(loc=jnp.ones(3)), r"loc has shape \(3,\).*shape=\(8, 2\)"),
+    (dict(method="table", concentration=jnp.ones(2)), "method='table' needs one concentration"),
+    (dict(key=random.split(KEY, 4)), r"key array of shape \(4,\).* devices is 8.*split\(key, 8\)"),
     (
         dict(key=random.split(KEY, 8), method="table", concentration=jnp.ones((8, 2))),
-        ValueError,
         r"method='table' needs one concentration, got an array of shape \(2,\)",
     ),
-    (dict(devices=[]), ValueError, r"devices=\[\] is empty. Give at least one"),
-    (dict(devices=8), TypeError, "devices=8 must be a sequence of devices, such as jax.local_devices()"),
-    (dict(devices="cpu"), TypeError, "devices='cpu' must be a sequence of devices"),
-    (dict(devices=["cpu:0"]), TypeError, "devices=.* must be a sequence of devices"),
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), INVALID_PMAPS)
-def test_invalid_pmap(change, error, message):
+@pytest.mark.parametrize(("change", "message"), INVALID_PMAPS)
+def test_invalid_pmap(change, message):
     arguments = dict(key=KEY, loc=0.0, concentration=1.0, shape=(8, 2)) | change
-    with pytest.raises(error, match="sample_pmap: .*" + message):
+    with pytest.raises(ValueError, match="sample_pmap: .*" + message):
         sample_pmap(**arguments)
-
-
-def test_pmap_device_twice():
-    with pytest.raises(ValueError, match=r"sample_pmap: devices=.* names a device twice.*each once"):
-        sample_pmap(KEY, 0.0, 1.0, (2,), devices=jax.devices()[:1] * 2)
 
 
 def test_pmap_inside_a_mesh():
@@ -587,25 +452,17 @@ def test_pmap_inside_a_mesh():
 
 
 INVALID_SHARDS = [
-    (dict(axis_name="z"), ValueError, "axis_name='z' is not an axis.*in the body of jax.shard_map or jax.pmap"),
-    (dict(axis_name=("x", "z")), ValueError, "axis_name=.* is not an axis"),
-    (dict(axis_name=()), ValueError, r"axis_name=\(\) is not an axis"),
-    (dict(axis_name=0), ValueError, "axis_name=0 is not an axis"),
-    (dict(axis_name=None), ValueError, "axis_name=None is not an axis"),
-    (dict(axis_name={}), ValueError, "axis_name={} is not an axis"),
-    (dict(shape=(-1,)), ValueError, r"shape=\(-1,\) has a negative size"),
-    (dict(shape=2.5), TypeError, "shape=2.5 must be an integer or a tuple"),
-    (dict(shape=None), TypeError, "shape=None must be an integer or a tuple"),
-    (dict(loc=jnp.ones(3)), ValueError, r"loc has shape \(3,\).*shape=\(2,\)"),
-    (dict(method="table", concentration=jnp.ones(2)), ValueError, "method='table' needs one concentration"),
-    (dict(key=3), TypeError, "key must be a JAX random key"),
+    (dict(axis_name="z"), "axis_name='z' is not an axis.*in the body of jax.shard_map or jax.pmap"),
+    (dict(axis_name=("x", "z")), "axis_name=.* is not an axis"),
+    (dict(loc=jnp.ones(3)), r"loc has shape \(3,\).*shape=\(2,\)"),
+    (dict(method="table", concentration=jnp.ones(2)), "method='table' needs one concentration"),
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), INVALID_SHARDS)
-def test_invalid_shard(change, error, message):
+@pytest.mark.parametrize(("change", "message"), INVALID_SHARDS)
+def test_invalid_shard(change, message):
     arguments = dict(key=KEY, loc=0.0, concentration=1.0, shape=(2,), axis_name="x") | change
-    with pytest.raises(error, match="sample_shard: .*" + message):
+    with pytest.raises(ValueError, match="sample_shard: .*" + message):
         jax.eval_shape(
             jax.shard_map(
                 lambda: sample_shard(**arguments), mesh=mesh_of((8,), AxisType.Auto), in_specs=(), out_specs=P("x")
@@ -613,26 +470,21 @@ def test_invalid_shard(change, error, message):
         )
 
 
-def test_shard_outside():
-    with pytest.raises(ValueError, match="sample_shard: axis_name='x' is not an axis"):
-        sample_shard(KEY, 0.0, 1.0, (2,), "x")
-
-
 # ------------------------------------------------------------------------------------------------ examples
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_pipeline(capsys, devices):
+@pytest.mark.more
+def test_pipeline(capsys):
     small = ["--batches", "4", "--walkers", "64", "--steps", "100", "--repeats", "1"]
-    pipeline.main([*small, "--devices", str(devices)])
+    pipeline.main([*small, "--devices", "2"])
     printed = capsys.readouterr().out
-    assert ("results: the same, bit for bit" in printed) == (devices == 2)
-    assert ("Only one device is used" in printed) == (devices == 1)
+    assert "results: the same, bit for bit" in printed
     mean, expected = map(float, re.search(r"distance: (\S+), expected (\S+)", printed).groups())
     # The squared distance is approximately exponential, so this is six standard errors.
     assert abs(mean / expected - 1) < 6 / np.sqrt(4 * 64)
 
 
+@pytest.mark.more
 def test_pipeline_keeps_its_devices():
     """Batches are drawn on the first device and summed on the second."""
     first, second = jax.devices()[2:4]
