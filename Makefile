@@ -12,8 +12,11 @@ NEWEST := $(filter-out $(shell $(PYTHON) $(REALPATH)),$(shell \
 OLDEST_JAX := $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 # Versions of what the tests need; none with CONSTRAINTS=, for the newest.
 CONSTRAINTS = tests/constraints.txt
-# What may depend on the release of JAX.
-SMOKE = tests/test_versions.py
+# What may depend on the release of JAX: draws and densities of every class, words, derivatives, sharding, workarounds
+# for the compiler, streams, the runtime and NumPyro.
+SMOKE = tests/test_versions.py tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/sampling/test_sharded.py \
+  tests/numerics/test_xla.py tests/streams/test_writer.py tests/streams/test_batches.py tests/runtime \
+  tests/distributions/test_numpyro.py tests/tools/test_cpu_programs.py
 # Tests whose result may differ with one CPU device, as most users have; all tests run with eight.
 ONE_DEVICE = tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # tools/gpu_programs.json holds the results of this release.
