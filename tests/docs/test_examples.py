@@ -49,8 +49,14 @@ QUICK = {
 }
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # These two take a third of the time of all.
+        pytest.param(name, marks=pytest.mark.slow if name in ("angle_policy", "direction_noise") else pytest.mark.more)
+        for name in QUICK
+    ],
+)
 def test_quick_mode(name, tmp_path, capsys):
     needs, printed, *values = QUICK[name]
     for library in ("matplotlib", *filter(None, [needs])):

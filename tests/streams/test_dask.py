@@ -55,7 +55,7 @@ def test_large_arrays_use_the_table():
     [
         ("float32", True),
         pytest.param("bfloat16", True, marks=pytest.mark.more),
-        pytest.param("float64", False, marks=pytest.mark.more),
+        pytest.param("float64", False, marks=pytest.mark.slow),
     ],
 )
 def test_parameters_are_arrays(dtype, lazy):
