@@ -19,11 +19,11 @@ from tests.any_density_reference import (
     of_mixture,
     wrapped_cauchy,
 )
+from tests.marks import more, slow
 
-slow = pytest.mark.slow
 # Mixtures share one program.
 QUICK = ("von Mises 5", "two modes", "spike on a flat background")
-NAMES = [name if name in QUICK else pytest.param(name, marks=slow) for name in EXAMPLES]
+NAMES = [*QUICK, *more(*(name for name in EXAMPLES if name not in QUICK))]
 CANCELLING = ("wrapped Cauchy 0.9999", "wrapped normal 0.02", "cardioid 0.5")
 FLOAT32 = np.dtype(np.float32)
 
@@ -73,7 +73,7 @@ def compare(example, dtype=FLOAT32, wide=True, count=256, points=None, deepest=3
     return float(error), worst, abs(float(log_normalizer) - reference.log_normalizer), int(hard)
 
 
-@slow
+@pytest.mark.more
 @pytest.mark.parametrize("x", [-3.0, -1.6, 0.3, 2.5])
 def test_reference(x):
     """mpmath confirms the reference of the other tests."""
@@ -103,7 +103,7 @@ def test_error_is_at_least_the_true_one(name):
     assert (hard == 0) == name.startswith(one_mode)
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in CANCELLING])
 def test_log_densities_in_float32(name):
     """Rounding of the log density is part of the estimate, except for formulas that cancel internally."""
@@ -111,7 +111,7 @@ def test_log_densities_in_float32(name):
     assert worst <= error < 2e-3
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in CANCELLING])
 def test_float64(name):
     with jax.enable_x64(True):
@@ -121,7 +121,7 @@ def test_float64(name):
     assert off < (1e-8 if "spike" in name else 1e-12)
 
 
-@slow
+@pytest.mark.more
 def test_hints():
     """Narrow modes between the first edges are found if `points` lists them."""
     example = of_mixture((0.5, 1e9, 0.31), (0.5, 1e9, 2.004))
@@ -129,7 +129,7 @@ def test_hints():
     assert worst <= error < 1e-4
 
 
-@slow
+@pytest.mark.more
 def test_jumps_are_reported():
     """A density with a jump is integrated, and its larger error is part of the estimate."""
     example = Example(lambda x, level, m=jnp: m.where(m.abs(x) < 1, level, 0 * x), (np.log(3.0),), (-1.0, 1.0))
@@ -152,7 +152,7 @@ HISTOGRAMS = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "count"), [("float32", 64), ("float32", 256), ("float64", 64)])
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 64), *more(("float32", 256), ("float64", 64))])
 def test_jumps_to_zero_keep_the_mass(dtype, count):
     """Tails and quantiles of histograms with empty bins are those of their closed form, wherever the jumps are."""
     q = np.linspace(0.005, 0.995, 100)
@@ -209,7 +209,7 @@ def is_missed(example, points):
     return np.max(gaps * np.sqrt(example.parameters[1])) > 2
 
 
-@pytest.mark.parametrize(("seed", "number"), [(0, 10), *(pytest.param(seed, 250, marks=slow) for seed in range(1, 9))])
+@pytest.mark.parametrize(("seed", "number"), [*more((0, 10)), *slow(*((seed, 250) for seed in range(1, 9)))])
 def test_error_of_random_densities(seed, number):
     """The estimate is an upper bound of the true error for densities without a missed mode."""
     rng, missed = np.random.default_rng(20261125 + seed), 0
@@ -235,15 +235,13 @@ def test_invalid_densities_give_nan():
             assert np.isnan(result).all()
 
 
-@slow
+@pytest.mark.more
 def test_ends_that_differ_give_nan():
     table = jax.jit(lambda: quantiles.tabulate(lambda x: 0.1 * x, 256, FLOAT32))()
     assert np.isnan(table.log_normalizer)
 
 
-@slow
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("rho", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize(("rho", "wide"), more((0.9, True), (0.5, False)))
 def test_derivative_of_angles(rho, wide):
     """Derivatives agree with those of the wrapped Cauchy quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
     rng = np.random.default_rng(1)
@@ -264,7 +262,7 @@ def test_derivative_of_angles(rho, wide):
     assert float(backwards) == pytest.approx((2 * x.astype(float) * slope).sum(), rel=1e-4)
 
 
-@slow
+@pytest.mark.more
 def test_many_sets_of_parameters():
     """`jax.vmap` makes a table for each set of parameters, with or without gaps."""
     t, from_end = np.array([0.01, 0.3, 0.49], np.float32), np.array([True, False, True])

@@ -10,6 +10,7 @@ import pytest
 
 from jax_von_mises.numerics import bessel
 from tests import reference
+from tests.marks import more
 
 GRID = np.r_[1e-30, np.geomspace(1e-8, 1e-2, 40), np.geomspace(1e-2, 100, 400), np.geomspace(100, 1e30, 100)]
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
@@ -100,7 +101,7 @@ def test_ends(dtype):
             assert np.isnan(value[2]), name
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
 def test_inverse(dtype):
     """The inverse recovers the concentration from A and 1 - A, each rounded once."""
     k = grid(dtype).astype(np.float64)
@@ -121,7 +122,7 @@ def test_inverse_ends():
     np.testing.assert_array_equal(inverse, [0, np.inf, np.nan])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
 def test_derivatives(dtype):
     """Derivatives of log I0 are A and A', and those of A are A' and, up to the error of a difference quotient, A''."""
     k = np.array([0.0, 1e-3, 0.7, 4.0, 6.0, 50.0, 1e4], dtype).astype(float)

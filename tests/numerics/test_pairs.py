@@ -9,12 +9,12 @@ import pytest
 
 from jax_von_mises.numerics.pairs import models, moments, quantile
 from tests import pairs_reference as reference
+from tests.marks import more, slow
 
-slow = pytest.mark.slow
 KINDS = {"sine": models.Sine, "cosine": models.Cosine}
 names = pytest.mark.parametrize("name", KINDS)
-# The cosine model is slow to compile, so it runs only with the slow tests.
-sine_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=slow)])
+# The cosine model is slow to compile.
+sine_first = pytest.mark.parametrize("name", ["sine", *more("cosine")])
 
 
 @functools.cache
@@ -42,12 +42,7 @@ def test_reference(name):
 
 @sine_first
 @pytest.mark.parametrize(
-    ("dtype", "count", "bound"),
-    [
-        ("float32", 40, 1e-6),
-        pytest.param("float32", 1500, 1e-6, marks=slow),
-        pytest.param("float64", 300, 1e-12, marks=slow),
-    ],
+    ("dtype", "count", "bound"), [("float32", 40, 1e-6), *slow(("float32", 1500, 1e-6), ("float64", 300, 1e-12))]
 )
 def test_normaliser_and_moments(name, dtype, count, bound):
     """The means, and the log normaliser minus the exponent at the mode, have absolute errors below `bound`."""
@@ -63,7 +58,7 @@ def test_normaliser_and_moments(name, dtype, count, bound):
     assert np.abs(means - np.array([marginal.means() for marginal in exact]).T).max() < bound
 
 
-@slow
+@pytest.mark.more
 @names
 def test_derivatives_of_normaliser(name):
     """The means and covariances of the statistics are the first and second derivatives of the log normaliser."""
@@ -85,13 +80,13 @@ def test_derivatives_of_normaliser(name):
 
 
 @sine_first
-@pytest.mark.parametrize("count", [0, pytest.param(60, marks=slow)])
+@pytest.mark.parametrize("count", [0, *slow(60)])
 def test_quantile(name, count):
     """The probability beyond each angle on the half circle is accurate in both tails, down to the smallest word."""
     check_quantile(name, reference.parameters(name, count)[:: 1 if count else 4], np.float32, 2.0**-32, 4e-6)
 
 
-@slow
+@pytest.mark.more
 @names
 def test_float64_quantile(name):
     with jax.enable_x64(True):
@@ -120,7 +115,7 @@ def check_quantile(name, parameters, dtype, smallest, bound):
         assert error.max() < bound, (k, error.max())
 
 
-@slow
+@pytest.mark.more
 @names
 def test_table(name):
     """Beyond 4 ulp of the angle, the table and the direct quantile differ by less than 4e-6 of the tail probability."""

@@ -13,6 +13,7 @@ from jax_von_mises import sample_von_mises
 from jax_von_mises.numerics import bessel, quantile
 from jax_von_mises.sampling import transform
 from tests import reference
+from tests.marks import more
 
 CONCENTRATIONS = (
     0.0, 1e-30, 1e-8, 1e-3, 0.03, 0.3, 1.0, 2.5, 4.999, 5.0, 5.001, 6.5, 9.0, 13.0, 16.999, 17.0, 17.001,
@@ -110,7 +111,7 @@ def check_words(m, k, method):
     assert ulps <= BOUND_ULP, f"k={k}: angle off by {ulps:.2f} ulp at t={coarse_at:.3g}"
 
 
-@pytest.mark.parametrize("k", [0.3, 12.0, 1e5])
+@pytest.mark.parametrize("k", [0.3, 1e5])
 def test_word_errors_detects_errors(k):
     """`word_errors` reports no error for exact angles, and the error and the tail probability of one wrong angle."""
     m = np.random.default_rng(6).integers(0, WORDS, 5000, dtype=np.uint32)
@@ -153,8 +154,8 @@ def test_many_concentrations():
     assert_accurate(x, t, wide, "float32", reference.quantile(t, wide))
 
 
-@pytest.mark.parametrize("method", ["direct", "table"])
 @pytest.mark.parametrize("k", [0.0, 0.3, 20.0, 33.0, 1e4, 1e12])
+@pytest.mark.parametrize("method", ["direct", *more("table")])
 def test_float64(k, method):
     """Angles of 63-bit words are accurate, also in tails beyond those of float32."""
     rng = np.random.default_rng(4)
@@ -169,15 +170,6 @@ def test_float64(k, method):
     assert_accurate(x, t, k, "float64", reference.quantile(t, k))
 
 
-@pytest.mark.parametrize("k", [0.3, 5.0, 40.0, 1e6])
-def test_monotone(k):
-    """Angles decrease with the word, except for steps of a few ulp where neighbours are closer than their rounding."""
-    for method in ("direct", "table"):
-        runs = np.stack([words(first, first + 2**14) for first in (0, 2**20, 2**25, 2**28, 2**29, 2**30)])
-        x = np.asarray(angle(method)(runs.ravel(), np.float32(k))).reshape(runs.shape)
-        assert (np.diff(x) <= BOUND_ULP * np.spacing(x[:, 1:])).all()
-
-
 def test_infinite_and_invalid_concentrations():
     m = words(0, WORDS, 2**20)
     for method in ("direct", "table"):
@@ -186,8 +178,7 @@ def test_infinite_and_invalid_concentrations():
         assert np.isnan(angle(method)(m, np.float32(-1))).all()
 
 
-@pytest.mark.parametrize("method", ["direct", "table"])
-@pytest.mark.parametrize("k", [1e5, 1e9])
+@pytest.mark.parametrize(("k", "method"), [(1e5, "direct"), (1e9, "table")])
 def test_distinct_values(k, method):
     """At least as many values are distinct as from a normal sampler; samplers that use arccos have about 1000."""
     key = random.key(8)

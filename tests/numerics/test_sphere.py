@@ -14,10 +14,10 @@ import pytest
 from jax_von_mises import VonMisesFisher
 from jax_von_mises.numerics.sphere import fits, moments, radial, shipped
 from tests import sphere_reference as reference
+from tests.marks import more, slow
 from tools import make_sphere_fits
 
-slow = pytest.mark.slow
-DIMENSIONS = [5, *(pytest.param(d, marks=slow) for d in (3, 4, 6, 8, 10, 16, 20, 32, 64, 100, 256, 1024))]
+DIMENSIONS = [5, *more(3, 10, 100), *slow(4, 6, 16, 32, 256, 1024)]
 CONCENTRATIONS = np.concatenate([[0.0], np.geomspace(1e-4, 1e9, 23)])
 
 
@@ -37,7 +37,7 @@ def grid(dtype, count, smallest):
     return t.astype(dtype), near, kappa.astype(dtype)
 
 
-@pytest.mark.parametrize("d", [7, pytest.param(4, marks=slow), pytest.param(100, marks=slow)])
+@pytest.mark.parametrize("d", [7, *more(4, 100)])
 def test_reference(d):
     """Integration in mpmath, in another variable, confirms the reference of the other tests."""
     for k, small, near in ((0, 0.3, True), (2, 0.01, True), (2, 0.2, False), (30, 0.02, True), (9, 0.4, False)):
@@ -59,7 +59,7 @@ def test_quantile(d):
     assert ulps.max() < (6 if d > 10 else 4)
 
 
-@pytest.mark.parametrize("d", [pytest.param(d, marks=slow) for d in (3, 4, 5, 10, 100)])
+@pytest.mark.parametrize("d", [*more(3, 5), *slow(4, 10, 100)])
 def test_quantile_in_float64(d):
     with jax.enable_x64(True):
         t, near, kappa = grid(np.float64, 12, 2.0**-65)
@@ -70,8 +70,7 @@ def test_quantile_in_float64(d):
     assert (np.minimum(error, error / np.maximum(moved, 1e-300) * 1e-12) < 1e-12).all()
 
 
-@slow
-@pytest.mark.parametrize("d", [4, 5, 100])
+@pytest.mark.parametrize("d", more(4, 5, 100))
 def test_table(d):
     """Look-ups between the table's nodes have a relative error below 2e-6 in the tail, or are within 6 ulp."""
     t = np.exp(np.random.default_rng(d).uniform(np.log(2.0**-33), np.log(0.5), 400)).astype(np.float32)
@@ -97,8 +96,7 @@ def slope(signed, near, kappa, d):
     return radial.slope_of_share(signed, near, kappa, d)
 
 
-@slow
-@pytest.mark.parametrize("d", [3, 4, 5, 16, 100, 1024])
+@pytest.mark.parametrize("d", [*more(3, 4, 5), *slow(16, 100, 1024)])
 def test_slope(d):
     """The derivative of the quantile agrees with differences of the reference's tail."""
     t, near, kappa = grid(np.float32, 8, 2.0**-33)
@@ -127,8 +125,14 @@ def all_moments(kappa, d):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=slow)])
-@pytest.mark.parametrize("d", [5, *(pytest.param(d, marks=slow) for d in (2, 3, 4, 10, 100, 1024))])
+@pytest.mark.parametrize(
+    ("d", "dtype"),
+    [
+        (5, "float32"),
+        *more((2, "float64"), (3, "float32"), (4, "float64"), (100, "float32")),
+        *slow((3, "float64"), (10, "float64"), (1024, "float32")),
+    ],
+)
 def test_moments(d, dtype):
     bound = 1e-6 if dtype == "float32" else 1e-12
     if d == 2 and dtype == "float64":
@@ -154,7 +158,7 @@ def fisher(kappa, d):
     return VonMisesFisher(np.eye(1, d, dtype=np.float32)[0], kappa)
 
 
-@pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=slow) for d in (2, 4, 5, 100))])
+@pytest.mark.parametrize("d", [3, *more(2, 5, 100)])
 def test_cosine_cdf_and_icdf(d):
     w = np.linspace(-1, 1, 41)[1:-1].astype(np.float32)
     w, kappa = (x.ravel() for x in np.meshgrid(w, np.float32([0.0, 0.3, 5.0, 40.0, 1e4])))
@@ -189,7 +193,7 @@ def test_fits_state_their_error():
             assert fits.fitted_guess(n, fits.SMALLEST_WORD["float32"], near).error < 0.08
 
 
-@pytest.mark.parametrize("n", [1, 3, pytest.param(9, marks=slow)])
+@pytest.mark.parametrize("n", [1, 3, *more(9)])
 def test_shipped_fits(n):
     """The file agrees with new fits, which its coefficients replace."""
     for name, entry in make_sphere_fits.entries(n).items():
@@ -240,7 +244,7 @@ print(hash(fits.computed_guess(19, 2.0**-65, False)))
 """
 
 
-@slow
+@pytest.mark.slow
 def test_draws_do_not_depend_on_the_threads_of_blas():
     """Importing the package does not read the file, and the draws are the same with one and two threads."""
     draws = []
