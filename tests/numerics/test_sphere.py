@@ -1,9 +1,6 @@
 """Compare the numerics of the sphere with float64 quadrature and mpmath, in many dimensions and far in the tails."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -229,31 +226,6 @@ def test_fits_use_no_lapack(monkeypatch):
     for near in (True, False):
         fits.computed_surface(19, "float32", fits.SMALLEST_WORD["float32"], near)
         fits.computed_guess(19, fits.SMALLEST_WORD["float32"], near)
-
-
-DRAW = """
-import hashlib
-import jax
-import jax_von_mises
-from jax_von_mises.numerics.sphere import fits, shipped
-assert shipped.contents.cache_info().currsize == 0
-for d in (5, 20):
-    x = jax_von_mises.sample_von_mises_fisher(jax.random.key(0), jax.numpy.eye(d)[0], 5.0, (4000,), method="direct")
-    print(hashlib.sha256(x.tobytes()).hexdigest())
-print(hash(fits.computed_guess(19, 2.0**-65, False)))
-"""
-
-
-@pytest.mark.slow
-def test_draws_do_not_depend_on_the_threads_of_blas():
-    """Importing the package does not read the file, and the draws are the same with one and two threads."""
-    draws = []
-    for threads in ("1", "2"):
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
-        draws.append(
-            subprocess.run([sys.executable, "-c", DRAW], env=environment, capture_output=True, check=True).stdout
-        )
-    assert draws[0] == draws[1]
 
 
 def test_series_of_the_arc_tangent():

@@ -128,12 +128,6 @@ def test_narrow_dtypes(key, dtype, step):
 # The tests must be able to fail: each of these defects occurs, or occurred, in a published sampler.
 
 
-def rejected(x, k, *by):
-    """Assert that the tests named `by` reject the angles."""
-    p_values = goodness_of_fit.battery(x, k, exact_tail(k))
-    assert all(p_values[name] <= goodness_of_fit.P_VALUE for name in by), p_values
-
-
 @functools.cache
 def sound(k):
     """Return angles to be damaged, after asserting that they pass all tests."""
@@ -142,44 +136,39 @@ def sound(k):
     return x
 
 
-@pytest.mark.more
-def test_rejects_quantised_angles():
-    """The 1254 distinct values of a float32 arccos, which other JAX samplers use, are rejected."""
-    x = sound(1e5)
-    rejected(np.arccos(np.float32(np.cos(x))) * np.sign(x), 1e5, "halving bins")
-
-
-@pytest.mark.more
-def test_rejects_a_missing_tail():
-    """Tails that end at probability 2^-15, as with 15-bit uniform numbers, are rejected: 128 angles are missing."""
-    x = sound(2.0)
-    tail = exact_tail(2.0)(x)
-    rejected(np.where(tail > 2.0**-15, x, 0.1), 2.0, "halving bins")
-
-
-@pytest.mark.more
-def test_rejects_a_heavy_tail():
-    """One uniform angle in 10,000, as from a rejection loop that gave up, is rejected."""
-    x = sound(1e3).copy()
+def with_uniform_angles(x):
+    x = x.copy()
     x[::10_000] = np.linspace(-3, 3, len(x[::10_000]))
-    rejected(x, 1e3, "halving bins")
+    return x
 
 
-def test_rejects_a_wrong_concentration():
-    """An error of 2% is rejected; the standard error of the concentration is about 0.1% for so many angles."""
-    rejected(sound(2.0), 1.02 * 2.0, "kolmogorov-smirnov", "anderson-darling", "moments")
-
-
-@pytest.mark.more
-def test_rejects_a_shift():
-    rejected(sound(1e3) + 2e-4, 1e3, "kolmogorov-smirnov", "anderson-darling", "moments")
-
-
-@pytest.mark.more
-def test_rejects_a_repeated_value():
-    x = sound(2.0).copy()
+def with_a_repeated_value(x):
+    x = x.copy()
     x[::300] = x[0]
-    rejected(x, 2.0, "equal bins")
+    return x
+
+
+ALL = ("kolmogorov-smirnov", "anderson-darling", "moments")
+DEFECTS = {
+    # The standard error of the concentration is about 0.1% for so many angles.
+    "concentration 2% off": (2.0, lambda x: 1.02 * x, ALL),
+    "shift": (1e4, lambda x: x + 6e-5, ALL),
+    # The 1254 distinct values of a float32 arccos, which other JAX samplers use.
+    "quantised": (1e5, lambda x: np.arccos(np.float32(np.cos(x))) * np.sign(x), ("halving bins",)),
+    # Tails that end at probability 2^-15, as with 15-bit uniform numbers: 128 angles are missing.
+    "missing tail": (2.0, lambda x: np.where(exact_tail(2.0)(x) > 2.0**-15, x, 0.1), ("halving bins",)),
+    # One uniform angle in 10,000, as from a rejection loop that gave up.
+    "heavy tail": (1e3, with_uniform_angles, ("halving bins",)),
+    "repeated value": (2.0, with_a_repeated_value, ("equal bins",)),
+}
+
+
+@pytest.mark.parametrize("name", ["concentration 2% off", *more(*list(DEFECTS)[1:])])
+def test_rejects(name):
+    """The tests named in the table reject damaged angles."""
+    k, damage, by = DEFECTS[name]
+    p_values = goodness_of_fit.battery(damage(sound(k)), k, exact_tail(k))
+    assert all(p_values[test] <= goodness_of_fit.P_VALUE for test in by), p_values
 
 
 @pytest.mark.parametrize("damage", ["copied", "mirrored", "as far out"])
