@@ -1,4 +1,4 @@
-"""Test the classes of pairs of dependent angles: densities, draws, words, fits and NumPyro models."""
+"""Test the classes of pairs of dependent angles: densities, draws, words and fits."""
 
 import functools
 import hashlib
@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from jax_von_mises import CosineBivariateVonMises, SineBivariateVonMises, VonMises
 from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.numbers import Numbers
 from tests import pairs_reference as reference
 
-slow = pytest.mark.slow
+more, slow = pytest.mark.more, pytest.mark.slow
 CLASSES = {"sine": SineBivariateVonMises, "cosine": CosineBivariateVonMises}
 names = pytest.mark.parametrize("name", CLASSES)
-# Only one model runs by default, since most of the time is spent on compilation.
-one_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=slow)])
+# Most of the time is spent on compilation.
+sine_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=more)])
 LOCS = np.array([0.5, -1.0], np.float32)
 SETS = [(5.0, 6.0, -7.0), (5.0, 6.0, 3.0), (0.3, 0.2, 4.0), (1000.0, 1000.0, 500.0), (0.0, 3.0, 3.0), (1e7, 1e7, 2e7)]
 
@@ -42,61 +42,71 @@ def statistics(name, x, locs=LOCS):
 
 
 @names
-def test_log_prob(name, key):
+def test_log_prob(name):
     """The log density agrees with mpmath, also where the second angle has the least conditional concentration."""
+    rng = np.random.default_rng(0)
     near = np.geomspace(1e-6, 0.1, 10, dtype=np.float32)
+    x = rng.uniform(-3.1, 3.1, (80, 2)).astype(np.float32)
+    x[40:, 0] = LOCS[0] + np.concatenate([near, -near, np.pi - near, near - np.pi])
+    a, b = (x.astype(float) - LOCS).T
     for k in ((5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1.0, 3.0, 3.0), (5.0, 6.0, -6.0), (0.0, 0.0, 0.0)):
-        x = np.array(jax.random.uniform(key, (80, 2), minval=-3.1, maxval=3.1))
-        x[40:, 0] = LOCS[0] + np.concatenate([near, -near, np.pi - near, near - np.pi])
-        a, b = (x.astype(float) - LOCS).T
         exact = reference.exponent(name, a, b, *k, np) - reference.log_normaliser_mp(name, *k)
         error = np.abs(program("log_prob")(pairs(name, k), x) - exact)
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact))).all(), k
     # Full turns change nothing.
     pair = pairs(name, (5.0, 6.0, 3.0))
-    np.testing.assert_allclose(pair.log_prob(x + np.float32(2 * np.pi)), pair.log_prob(x), atol=1e-5)
+    later = program("log_prob")(pair, x + np.float32(2 * np.pi))
+    np.testing.assert_allclose(later, program("log_prob")(pair, x), atol=1e-5)
 
 
-@slow
+@more
 @names
 def test_log_prob_of_concentrated_pairs(name, key):
     """Near the modes, for concentrations up to 1e7, the error is mostly the effect of rounding the angles."""
+
+    @jax.jit
+    def drawn(pair):
+        x = pair.sample(key, (50,))
+        return x, pair.log_prob(x), jax.vmap(jax.grad(pair.log_prob))(x)
+
     for k in reference.parameters(name, 30):
-        pair = CLASSES[name](0.0, 0.0, *k)
         marginal = reference.Marginal(name, *map(float, k))
-        x = np.asarray(pair.sample(key, (50,)))
+        x, found, slopes = map(np.asarray, drawn(CLASSES[name](np.float32(0), np.float32(0), *k)))
         a, b = np.longdouble(x).T
         exact = reference.exponent(name, a, b, *np.longdouble(k), np)
         top = np.longdouble(k[0]) * np.cos(np.longdouble(marginal.mode)) + np.longdouble(marginal.top)
         exact = (exact - top).astype(float) - marginal.log_total
-        slopes = [np.abs(np.asarray(s, float)) for s in jax.vmap(jax.grad(pair.log_prob))(jnp.asarray(x)).T]
-        room = sum(s * np.spacing(np.abs(y)) for s, y in zip(slopes, x.T, strict=True))
-        error = np.abs(np.asarray(pair.log_prob(x), float) - exact)
+        room = np.sum(np.abs(slopes.astype(float)) * np.spacing(np.abs(x)), 1)
+        error = np.abs(found.astype(float) - exact)
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact)) + 4 * room).all(), (k, error.max())
 
 
-@slow
-def test_no_correlation_is_the_product():
-    """Without correlation, densities, entropy and moments are those of two independent von Mises distributions."""
+@sine_first
+def test_without_correlation(name):
+    """Densities, entropy and moments are those of two independent von Mises distributions."""
     x = np.random.default_rng(0).uniform(-3, 3, (50, 2)).astype(np.float32)
+
+    @jax.jit
+    def evaluated(pair, first, second):
+        alone = first.log_prob(x[:, 0]), second.log_prob(x[:, 1])
+        conditional = pair.conditional(x[:, 0])
+        found = pair.log_prob(x), pair.marginal_log_prob(x[:, 0]), pair.entropy(), jnp.stack(pair.moments()[:2])
+        wanted = alone[0] + alone[1], alone[0], first.entropy() + second.entropy()
+        return found, (*wanted, 1 - jnp.stack([first.variance(), second.variance()])), conditional
+
     for k1, k2 in ((5.0, 0.3), (0.0, 1e6), (1e7, 2.0)):
-        first, second = VonMises(LOCS[0], k1), VonMises(LOCS[1], k2)
-        for name in CLASSES:
-            pair = pairs(name, (k1, k2, 0.0))
-            expected = first.log_prob(x[:, 0]) + second.log_prob(x[:, 1])
-            np.testing.assert_allclose(pair.log_prob(x), expected, rtol=6e-7, atol=1e-6)
-            np.testing.assert_allclose(pair.marginal_log_prob(x[:, 0]), first.log_prob(x[:, 0]), rtol=6e-7, atol=1e-6)
-            assert float(pair.entropy()) == pytest.approx(float(first.entropy() + second.entropy()), abs=2e-6)
-            moments = pair.moments()
-            np.testing.assert_allclose(moments[:2], [1 - first.variance(), 1 - second.variance()], atol=4e-7)
-            conditional = pair.conditional(x[:, 0])
-            np.testing.assert_allclose(conditional.loc, np.broadcast_to(LOCS[1], 50), atol=1e-6)
-            np.testing.assert_allclose(conditional.concentration, np.full(50, k2), rtol=1e-6)
+        pair = pairs(name, (k1, k2, 0.0))
+        first, second = (VonMises(*map(np.float32, each)) for each in zip(LOCS, (k1, k2), strict=True))
+        found, wanted, conditional = evaluated(pair, first, second)
+        for actual, expected, atol in zip(found, wanted, (1e-6, 1e-6, 2e-6, 4e-7), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=6e-7, atol=atol)
+        np.testing.assert_allclose(conditional.loc, np.broadcast_to(LOCS[1], 50), atol=1e-6)
+        np.testing.assert_allclose(conditional.concentration, np.full(50, k2), rtol=1e-6)
 
 
-@slow
-def test_no_correlation_draws_the_product(key):
-    """Without correlation, each angle is the one that the sampler draws from the same word, up to rounding."""
+@more
+def test_draws_without_correlation(key):
+    """Each angle is the one that the sampler draws from the same word, up to rounding."""
     words = counter.words(key, (5000,), 2)
     for name in CLASSES:
         x = pairs(name, (5.0, 0.3, 0.0)).sample(key, (5000,), method="direct")
@@ -105,72 +115,79 @@ def test_no_correlation_draws_the_product(key):
             np.testing.assert_allclose(x[:, j], alone, atol=5e-6)
 
 
-@slow
 @names
 def test_marginal_and_conditional(name):
     """The density is the product of the marginal and conditional densities, and the marginal integrates to 1."""
     phi = np.linspace(-np.pi, np.pi, 400, endpoint=False).astype(np.float32)
+    x = np.stack([phi, phi[::-1]], -1)
+    product = jax.jit(
+        lambda pair: (pair.log_prob(x), pair.marginal_log_prob(phi), pair.conditional(phi).log_prob(x[:, 1]))
+    )
     for k in ((5.0, 6.0, -7.0), (1.0, 3.0, 3.0)):
-        pair = pairs(name, k)
-        assert float(jnp.exp(pair.marginal_log_prob(phi)).sum()) * 2 * np.pi / 400 == pytest.approx(1, abs=2e-6)
-        x = np.stack([phi, phi[::-1]], -1)
-        both = pair.marginal_log_prob(phi) + pair.conditional(phi).log_prob(x[:, 1])
-        np.testing.assert_allclose(pair.log_prob(x), both, rtol=1e-6, atol=5e-6)
+        log_prob, marginal, conditional = map(np.asarray, product(pairs(name, k)))
+        assert np.exp(marginal.astype(float)).sum() * 2 * np.pi / 400 == pytest.approx(1, abs=2e-6)
+        np.testing.assert_allclose(log_prob, marginal + conditional, rtol=1e-6, atol=5e-6)
 
 
-@slow
-@names
-def test_marginal(name):
-    """Quantiles of both marginals have the reference's tails, up to the reported error or 4 ulp of the angle."""
-    q = np.float32([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.8, 0.999])
-    for k in ((5.0, 6.0, -7.0), (1e3, 2e3, 500.0), (1e7, 1e7, 2e7)):
-        for axis, (k1, k2) in enumerate([k[:2], k[1::-1]]):
-            marginal = CLASSES[name](0.0, 0.0, *map(np.float32, k)).marginal(axis)
-            x = np.float64(marginal.icdf(q))
-            exact = reference.Marginal(name, k1, k2, k[2], points=np.abs(x))
-            above, _, density = exact.tails(np.abs(x))
-            tail = np.where(x < 0, q, np.float64(1) - q)
-            room = 4 * np.spacing(np.float32(np.abs(x))) * density / 2
-            bound = max(float(marginal.error()), 2e-6)
-            assert (np.abs(above / 2 - tail) <= bound * tail + room).all(), (k, axis)
+@sine_first
+def test_density_of_marginals(name):
+    """Both models are symmetric, so the marginal of the second angle is that of the first if they are exchanged."""
+    x = np.linspace(-3, 3, 8, dtype=np.float32)
     pair = pairs(name, (5.0, 6.0, -7.0))
-    np.testing.assert_allclose(pair.marginal().log_prob(0.3), pair.marginal_log_prob(0.3), atol=2e-6)
-    assert float(pair.marginal(1).mean()) == pytest.approx(float(pair.mean()[1]), abs=2e-6)
+    exchanged = CLASSES[name](*LOCS[::-1], *map(np.float32, (6.0, 5.0, -7.0)))
+    found = jax.jit(lambda pair: pair.marginal(1).log_prob(x))(pair)
+    np.testing.assert_allclose(found, program("marginal_log_prob")(exchanged, x), atol=2e-6)
     with pytest.raises(ValueError, match="marginal: axis=2 must be 0 or 1"):
         pair.marginal(2)
     with pytest.raises(ValueError, match=r"the parameters have shape \(3,\), but must be scalars. Use jax.vmap"):
         CLASSES[name](0.0, np.zeros(3), 1.0, 1.0, 0.0).marginal()
 
 
-@slow
+@more
 @names
-def test_derivatives_of_log_prob(name):
-    """In float64, derivatives agree with differences, and Hessians are symmetric; float32 agrees with float64."""
-    point, k = np.array([0.9, -0.4], np.float32), (5.0, 6.0, -7.0)
+def test_marginal(name):
+    """Quantiles of both marginals have the reference's tails, up to the reported error or 4 ulp of the angle."""
+    q = np.float32([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.8, 0.999])
+    quantiles = jax.jit(lambda marginal: (marginal.icdf(q), marginal.error()))
+    for k in ((5.0, 6.0, -7.0), (1e3, 2e3, 500.0), (1e7, 1e7, 2e7)):
+        for axis, (k1, k2) in enumerate([k[:2], k[1::-1]]):
+            x, bound = quantiles(CLASSES[name](0.0, 0.0, *map(np.float32, k)).marginal(axis))
+            x = np.float64(x)
+            exact = reference.Marginal(name, k1, k2, k[2], points=np.abs(x))
+            above, _, density = exact.tails(np.abs(x))
+            tail = np.where(x < 0, q, np.float64(1) - q)
+            room = 4 * np.spacing(np.float32(np.abs(x))) * density / 2
+            assert (np.abs(above / 2 - tail) <= max(float(bound), 2e-6) * tail + room).all(), (k, axis)
+    pair = pairs(name, (5.0, 6.0, -7.0))
+    np.testing.assert_allclose(pair.marginal().log_prob(0.3), pair.marginal_log_prob(0.3), atol=2e-6)
+    assert float(pair.marginal(1).mean()) == pytest.approx(float(pair.mean()[1]), abs=2e-6)
 
-    def log_prob(x, *parameters):
-        return CLASSES[name](*parameters).log_prob(x)
 
+@more
+@names
+def test_second_derivatives(name):
+    """In float64, Hessians are symmetric and agree with differences; gradients in float32 agree with float64."""
+    x, k = np.array([0.9, -0.4], np.float32), np.array([5.0, 6.0, -7.0])
+
+    def log_prob(locs, k):
+        return CLASSES[name](*locs, *k).log_prob(x)
+
+    slope = jax.jit(jax.grad(log_prob, (0, 1)))
     with jax.enable_x64(True):
-        at = (np.float64(point), *np.float64(LOCS), *k)
-        slopes = jax.grad(log_prob, tuple(range(6)))(*at)
-        for i in range(1, 6):
-            up, down = (tuple(x + sign * 1e-5 * (i == j) for j, x in enumerate(at)) for sign in (1, -1))
-            assert float(slopes[i]) == pytest.approx(float(log_prob(*up) - log_prob(*down)) / 2e-5, abs=1e-8)
-        slope = jax.jit(jax.grad(lambda k: log_prob(*at[:3], *k)))
-        second = jax.hessian(lambda k: log_prob(*at[:3], *k))(jnp.asarray(k))
-        rough = [(slope(jnp.asarray(k) + step) - slope(jnp.asarray(k) - step)) / 2e-5 for step in 1e-5 * np.eye(3)]
+        locs = np.float64(LOCS)
+        slopes = slope(locs, k)
+        second = jax.jit(jax.hessian(log_prob, 1))(locs, k)
+        rough = [(slope(locs, k + step)[1] - slope(locs, k - step)[1]) / 2e-5 for step in 1e-5 * np.eye(3)]
         np.testing.assert_allclose(second, rough, atol=1e-8)
         np.testing.assert_allclose(second, np.transpose(second), atol=1e-9)
-    single = jax.jit(jax.grad(log_prob, tuple(range(6))))(point, *LOCS, *(np.float32(x) for x in k))
-    for actual, exact in zip(single, slopes, strict=True):
+    for actual, exact in zip(slope(LOCS, np.float32(k)), slopes, strict=True):
         np.testing.assert_allclose(actual, exact, rtol=2e-6, atol=2e-6)
 
 
 # ----------------------------------------------------------------------------------------------------- draws
 
 
-@slow
+@more
 @names
 def test_moments_of_draws(name, key):
     """Moments of draws are within 4.5 standard errors of the exact ones, by either route, also with two modes."""
@@ -183,8 +200,8 @@ def test_moments_of_draws(name, key):
                     assert abs(values.mean() - mean) < 4.5 * values.std() / np.sqrt(size) + 2e-7, (k, method)
 
 
-@one_first
-@pytest.mark.parametrize(("size", "count"), [(10**6, 24), pytest.param(10**8, 64, marks=slow)])
+@names
+@pytest.mark.parametrize(("size", "count"), [pytest.param(10**6, 24, marks=more), pytest.param(10**8, 64, marks=slow)])
 def test_chi_square_in_two_dimensions(name, size, count, key):
     """Counts agree with the density integrated over cells of a grid, at a false-alarm rate of 1e-4."""
     k = (2.0, 1.5, -2.5) if name == "sine" else (1.0, 1.5, 1.5)
@@ -204,61 +221,23 @@ def test_chi_square_in_two_dimensions(name, size, count, key):
     assert stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), count * count - 1) > 1e-4
 
 
-@slow
-@names
-def test_importance_sampling(name, key):
-    """Draws weighted by a ratio of densities have the moments of the model with a weaker dependence."""
-    strong, weak = pairs(name, (5.0, 6.0, 3.0)), pairs(name, (5.0, 6.0, 2.0))
-    x = strong.sample(key, (10**6,))
-    weights = np.exp(np.asarray(weak.log_prob(x) - strong.log_prob(x), float))
-    assert weights.mean() == pytest.approx(1, abs=4.5 * weights.std() / 1000)
-    for values, mean in zip(statistics(name, x), weak.moments(), strict=True):
-        rest = weights * (values - float(mean))
-        assert abs(rest.mean()) < 4.5 * rest.std() / 1000
-
-
-@slow
-@names
-def test_derivatives_of_draws(name, key):
-    """Derivatives of means over draws agree with those of the moments, in forward mode and in reverse mode."""
-    for k in ((5.0, 6.0, 3.0), (5.0, 6.0, -7.0)):
-
-        def mean_of(parameters, size=20_000):
-            x = CLASSES[name](0.0, 0.0, *parameters).sample(key, (size,), method="direct")
-            dependence = jnp.sin(x[:, 0]) * jnp.sin(x[:, 1]) if name == "sine" else -jnp.cos(x[:, 0] - x[:, 1])
-            return jnp.stack([jnp.cos(x[:, 0]), jnp.cos(x[:, 1]), dependence], -1)
-
-        k = jnp.asarray(k)
-        slopes = np.asarray(jax.jit(jax.jacfwd(lambda k: mean_of(k).mean(0)))(k))
-        spread = np.asarray(jax.jit(jax.jacfwd(lambda k: mean_of(k, 2000)))(k)).std(0) / np.sqrt(20_000)
-        exact = np.array(jax.jacfwd(lambda k: jnp.stack(CLASSES[name](0.0, 0.0, *k).moments()))(k))
-        assert (np.abs(slopes - exact) < 5 * spread + 1e-6).all(), (k, slopes, exact)
-        back = jax.jit(jax.jacrev(lambda k: mean_of(k, 500).mean(0)))(k)
-        np.testing.assert_allclose(back, jax.jacfwd(lambda k: mean_of(k, 500).mean(0))(k), rtol=1e-4, atol=1e-6)
-
-
-@slow
+@more
 @names
 def test_layout(name, key):
     """Pair i depends only on the key and i, up to rounding, in all shapes, slices and batches."""
     pair = pairs(name, (5.0, 6.0, 3.0))
     full = pair.sample(key, (40_000,), method="table")
-    assert full.shape == (40_000, 2)
     np.testing.assert_allclose(pair.sample(key, (200, 200), method="table").reshape(-1, 2), full, atol=2e-6)
     np.testing.assert_allclose(pair.sample(key, (1000,), start=5000), full[5000:6000], atol=2e-6)
     np.testing.assert_allclose(pair.sample(key, (100,), method="direct"), full[:100], atol=3e-6)
     many = CLASSES[name](LOCS[0], LOCS[1], jnp.full((100,), 5.0), 6.0, 3.0)
     np.testing.assert_allclose(many.sample(key), full[:100], atol=3e-6)
-    keys = jax.random.split(key, 3)
-    several = jax.vmap(lambda key: pair.sample(key, (50,)))(keys)
-    np.testing.assert_allclose(several[1], pair.sample(keys[1], (50,)), atol=3e-6)
-    assert (np.abs(full) <= np.pi).all()
 
 
 def test_the_end_of_the_stream():
     """A pair takes two of the 2^64 words of a stream, so draws beyond the first 2^63 pairs are refused."""
     pair, key = pairs("sine", (5.0, 6.0, 3.0)), jax.random.key(1)
-    assert pair.sample(key, (4,), start=2**63 - 4).shape == (4, 2)
+    assert jax.eval_shape(lambda: pair.sample(key, (4,), start=2**63 - 4)).shape == (4, 2)
     with pytest.raises(ValueError, match="reach beyond the stream's 2\\^64 numbers \\(each pair takes 2\\)"):
         pair.sample(key, (4,), start=2**63 - 3)
 
@@ -297,33 +276,38 @@ def test_words_are_those_of_the_stream():
 # ----------------------------------------------------------------------------------------------------- fits
 
 
-@slow
+SETS_OF_FITS = [(5.0, 6.0, 3.0), (5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1e4, 2e4, -9e3), (0.0, 0.0, 8.0)]
+
+
+@more
 @names
-@pytest.mark.parametrize("k", [(5.0, 6.0, 3.0), (5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1e4, 2e4, -9e3), (0.0, 0.0, 8.0)])
-def test_fit(name, k, key):
+def test_fit(name, key):
     """Batched fits have a log likelihood at most 15 above that of the truth.
 
     Where both concentrations exceed 1, the fits are within 4.5 standard errors of the truth.
     """
-    pair = pairs(name, k)
-    x = pair.sample(key, (3, 5000))
-    fitted, errors = CLASSES[name].fit(x, axis=1), pair.standard_errors(5000)
-    assert fitted.batch_shape == (3,)
-    gain = np.asarray((fitted.log_prob(jnp.swapaxes(x, 0, 1)) - pair.log_prob(jnp.swapaxes(x, 0, 1))).sum(0), float)
-    assert ((gain > -0.05) & (gain < 15)).all(), gain
-    if min(k[:2]) > 1:
-        for at, error in zip(jax.tree.leaves(fitted), errors, strict=True):
-            truth = dict(zip(errors._fields, (*LOCS, *k), strict=True))[errors._fields[list(errors).index(error)]]
-            assert (np.abs(np.asarray(at) - truth) < 4.5 * float(error)).all()
+    draws = jax.jit(lambda pair: pair.sample(key, (3, 5000), method="direct"))
+    errors_of = jax.jit(lambda pair: pair.standard_errors(5000))
+    for k in SETS_OF_FITS:
+        pair = pairs(name, k)
+        x = draws(pair)
+        fitted, errors = CLASSES[name].fit(x, axis=1), errors_of(pair)
+        assert fitted.batch_shape == (3,)
+        each = jnp.swapaxes(x, 0, 1)
+        gain = np.asarray(program("log_prob")(fitted, each) - program("log_prob")(pair, each), float).sum(0)
+        assert ((gain > -0.05) & (gain < 15)).all(), (k, gain)
+        if min(k[:2]) > 1:
+            for at, error, truth in zip(jax.tree.leaves(fitted), errors, (*LOCS, *k), strict=True):
+                assert (np.abs(np.asarray(at) - truth) < 4.5 * float(error)).all(), k
 
 
-@slow
-def test_fit_of_weights_and_bad_data(key):
+@more
+def test_fit_of_weights_and_bad_data():
     """Weights count repetitions; a data set without weights is NaN, and does not affect another."""
-    x = SineBivariateVonMises(*LOCS, 5.0, 6.0, 3.0).sample(key, (40,))
-    counts = jnp.arange(40) % 4
-    weighted = SineBivariateVonMises.fit(x, weights=counts.astype(jnp.float32))
-    repeated = SineBivariateVonMises.fit(jnp.repeat(x, counts, axis=0))
+    x = np.random.default_rng(0).vonmises(LOCS, 5.0, (40, 2)).astype(np.float32)
+    counts = np.arange(40) % 4
+    weighted = SineBivariateVonMises.fit(x, weights=counts.astype(np.float32))
+    repeated = SineBivariateVonMises.fit(np.repeat(x, counts, axis=0))
     for actual, expected in zip(jax.tree.leaves(weighted), jax.tree.leaves(repeated), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=2e-3)
     two = SineBivariateVonMises.fit(jnp.stack([x, x]), np.repeat([[1.0], [0.0]], 40, 1), axis=1)
@@ -335,13 +319,12 @@ def test_fit_of_weights_and_bad_data(key):
     np.testing.assert_allclose([equal.phi_loc, equal.psi_loc], 1, rtol=1e-5)
 
 
-@slow
-@names
-def test_against_scipy(name, key):
+@sine_first
+def test_against_scipy(name):
     """SciPy's simplex method, applied to the likelihood in NumPy, finds no better optimum."""
-    from scipy import optimize
-
-    x = np.asarray(pairs(name, (2.0, 3.0, 1.5)).sample(key, (300,)), float)
+    rng = np.random.default_rng(0)
+    first = rng.vonmises(0.0, 3.0, 300)
+    x = np.stack([first, rng.vonmises(0.5 * first, 3.0)], 1) + LOCS
     grid = np.linspace(-np.pi, np.pi, 96, endpoint=False)
     mesh = np.meshgrid(grid, grid, indexing="ij")
 
@@ -349,48 +332,20 @@ def test_against_scipy(name, key):
         norm = np.log(np.exp(reference.exponent(name, *mesh, *p[2:], np)).mean() * 4 * np.pi**2)
         return norm - reference.exponent(name, *(x - p[:2]).T, *p[2:], np).mean()
 
-    best = optimize.minimize(
-        loss, [*LOCS, 2.0, 3.0, 1.5], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12}
-    )
-    fitted = CLASSES[name].fit(x.astype(np.float32))
-    np.testing.assert_allclose([float(leaf) for leaf in jax.tree.leaves(fitted)], best.x, atol=1e-2)
-    assert float(-fitted.log_prob(x.astype(np.float32)).mean()) <= best.fun + 2e-6
+    options = {"xatol": 1e-6, "fatol": 1e-12, "maxiter": 5000, "maxfev": 5000}
+    best = optimize.minimize(loss, [*LOCS, 2.0, 3.0, 1.5], method="Nelder-Mead", options=options)
+    fitted = [float(leaf) for leaf in jax.tree.leaves(CLASSES[name].fit(x.astype(np.float32)))]
+    np.testing.assert_allclose(fitted, best.x, atol=1e-2)
+    assert loss(np.array(fitted)) <= best.fun + 2e-6
 
 
-# ---------------------------------------------------------------------------------- objects and invalid input
+# --------------------------------------------------------------------------------------------- construction
 
 
-@slow
-def test_pytree_and_batches(key):
+def test_weighted_correlation():
     pair = SineBivariateVonMises([0.0, 1.0], 0.5, [[1.0], [2.0], [3.0]], 4.0, weighted_correlation=0.5)
     assert (pair.batch_shape, pair.event_shape) == ((3, 2), (2,))
     np.testing.assert_allclose(pair.correlation, 0.5 * np.sqrt(4.0 * np.array([[1.0], [2.0], [3.0]])), rtol=1e-6)
-    x = pair.sample(key, 5)
-    assert x.shape == (5, 3, 2, 2)
-    assert pair.log_prob(x).shape == (5, 3, 2)
-    assert pair.mean().shape == (3, 2, 2)
-    assert pair.entropy().shape == pair.moments().interaction.shape == (3, 2)
-    assert jax.jit(lambda pair: pair)(pair.broadcast()) == pair.broadcast()
-    np.testing.assert_allclose(pair.prob(x), np.exp(pair.log_prob(x)), rtol=1e-5)
-    drawn, logs = pair.sample_and_log_prob(seed=key)
-    np.testing.assert_allclose(logs, pair.log_prob(drawn), rtol=1e-5)
-    for dtype in ("bfloat16", "float16"):
-        short = SineBivariateVonMises(*(jnp.asarray(v, dtype) for v in (0.0, 0.0, 1.0, 2.0, 1.0)))
-        assert short.sample(key, (4,)).dtype == short.log_prob(jnp.zeros(2, dtype)).dtype == dtype
-
-
-@slow
-def test_invalid_parameters(key):
-    """Invalid parameters give NaN in their own element, or with `validate_args` an error with the allowed values."""
-    for index, value in ((2, -1.0), (3, np.nan), (4, np.inf), (2, np.inf), (0, np.inf)):
-        parameters = [jnp.array([0.1, 0.1]), 0.2, jnp.array([1.0, 1.0]), jnp.array([2.0, 2.0]), jnp.array([0.5, 0.5])]
-        parameters[index] = parameters[index].at[0].set(value)
-        for cls in CLASSES.values():
-            pair = cls(*parameters)
-            assert np.isnan(pair.log_prob(jnp.zeros(2))).tolist() == [True, False]
-            assert np.isnan(pair.sample(key)).any(-1).tolist() == [True, False], (index, value)
-            with pytest.raises(ValueError, match=r"BivariateVonMises: \w+ is .* but must be"):
-                cls(*parameters, validate_args=True)
 
 
 def test_refusals(key):
@@ -401,92 +356,7 @@ def test_refusals(key):
     pair = SineBivariateVonMises(0.0, 0.0, 1.0, 1.0, 0.5)
     with pytest.raises(ValueError, match=r"log_prob: value has shape \(3,\)"):
         pair.log_prob(np.zeros(3))
-    with pytest.raises(ValueError, match=r"fit: samples has shape \(3,\)"):
-        SineBivariateVonMises.fit(np.zeros(3))
-    with pytest.raises(ValueError, match="Give one weight for each pair"):
-        SineBivariateVonMises.fit(np.zeros((4, 2)), weights=np.ones(3))
     with pytest.raises(ValueError, match="method='table' needs one"):
         SineBivariateVonMises(0.0, 0.0, np.ones(3), 1.0, 0.5).sample(key, method="table")
     with pytest.raises(TypeError, match="one random key"):
         pair.sample()
-
-
-# ------------------------------------------------------------------------------------------------ NumPyro
-
-numpyro = pytest.importorskip("numpyro")
-
-
-@slow
-@names
-def test_numpyro_distribution(name, key):
-    import numpyro.distributions as dist
-
-    from jax_von_mises import numpyro as ours
-
-    cls = getattr(ours, CLASSES[name].__name__)
-    pair = cls(0.5, -1.0, 5.0, 6.0, weighted_correlation=0.5)
-    x = pair.sample(key, (7,))
-    assert x.shape == (7, 2)
-    assert pair.support(x).all()
-    mine = CLASSES[name](0.5, -1.0, 5.0, 6.0, weighted_correlation=0.5)
-    np.testing.assert_allclose(pair.log_prob(x), mine.log_prob(x), rtol=1e-6)
-    np.testing.assert_allclose(pair.mean, mine.mean())
-    assert pair.expand((5, 2)).sample(key).shape == (5, 2, 2)
-    assert pair.expand((5, 2)).log_prob(x[0]).shape == (5, 2)
-    with pytest.raises(ValueError, match="phi_concentration"):
-        cls(0.5, -1.0, -5.0, 6.0, 0.0, validate_args=True)
-    if name == "sine":
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            theirs = dist.SineBivariateVonMises(0.5, -1.0, 5.0, 6.0, weighted_correlation=0.5)
-            np.testing.assert_allclose(pair.log_prob(x), theirs.log_prob(x), atol=2e-5)
-
-
-@slow
-def test_nuts(key):
-    """The posterior means that NUTS finds are within 0.6 standard errors of the maximum likelihood estimates."""
-    import numpyro.distributions as dist
-    from numpyro.infer import MCMC, NUTS
-
-    from jax_von_mises.numpyro import SineBivariateVonMises as Theirs
-
-    x = SineBivariateVonMises(*LOCS, 5.0, 6.0, 3.0).sample(key, (400,))
-
-    def model():
-        k1, k2 = (numpyro.sample(name, dist.LogNormal(1.5, 1.0)) for name in ("k1", "k2"))
-        correlation = numpyro.sample("correlation", dist.Normal(0.0, 5.0))
-        locs = [numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in ("phi", "psi")]
-        with numpyro.plate("data", 400):
-            numpyro.sample("x", Theirs(*locs, k1, k2, correlation), obs=x)
-
-    mcmc = MCMC(NUTS(model), num_warmup=300, num_samples=300, progress_bar=False)
-    with jax.numpy_dtype_promotion("standard"):
-        mcmc.run(key)
-    samples, best = mcmc.get_samples(), SineBivariateVonMises.fit(x)
-    errors = best.standard_errors(400)
-    names = "phi", "psi", "k1", "k2", "correlation"
-    for name, at, error in zip(names, jax.tree.leaves(best), errors, strict=True):
-        assert abs(float(samples[name].mean()) - float(at)) < 0.6 * float(error), name
-
-
-@slow
-def test_svi(key):
-    """A guide that is reparametrised in all five parameters finds a posterior of its own family."""
-    import optax
-    from numpyro.distributions import constraints
-    from numpyro.infer import SVI, Trace_ELBO
-
-    from jax_von_mises.numpyro import SineBivariateVonMises as Theirs
-
-    def model():
-        numpyro.sample("pair", Theirs(0.5, -1.0, 5.0, 6.0, 3.0))
-
-    def guide():
-        locs = [numpyro.param(name, 0.0) for name in ("phi", "psi")]
-        k = [numpyro.param(name, 2.0, constraint=constraints.positive) for name in ("k1", "k2")]
-        numpyro.sample("pair", Theirs(*locs, *k, numpyro.param("correlation", 0.0)))
-
-    svi = SVI(model, guide, optax.adam(0.05), Trace_ELBO(num_particles=256))
-    with jax.numpy_dtype_promotion("standard"):
-        params = svi.run(key, 500, progress_bar=False).params
-    np.testing.assert_allclose([params["phi"], params["psi"]], LOCS, atol=0.03)
-    np.testing.assert_allclose([params["k1"], params["k2"], params["correlation"]], [5.0, 6.0, 3.0], rtol=0.1)

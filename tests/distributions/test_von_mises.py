@@ -16,19 +16,6 @@ import jax_von_mises as jvm
 from jax_von_mises import VonMises
 
 
-def test_is_a_frozen_pytree():
-    distribution = VonMises(0.5, jnp.array([1.0, 4.0]))
-    leaves, structure = jax.tree.flatten(distribution)
-    assert len(leaves) == 2
-    again = jax.tree.unflatten(structure, leaves)
-    assert isinstance(again, VonMises)
-    assert (again.loc, again.concentration.shape) == (0.5, (2,))
-    with pytest.raises(AttributeError):
-        distribution.loc = 1.0
-    # JAX puts other objects in place of the leaves while it works on the structure.
-    assert jax.tree.map(lambda leaf: None, distribution).loc is None
-
-
 def one_of_each():
     components = VonMises(jnp.float32([0.5, 1.0]), np.float32([4.0, 9.0]))
     return [components, jvm.Torus(components), jvm.Mixture(logits=jnp.zeros(2), components=components)]
@@ -68,105 +55,51 @@ def test_any_object_can_replace_an_array(distribution):
         assert all(map(np.array_equal, jax.tree.leaves(again), leaves))
 
 
-def test_argument_and_result_of_transformations():
-    distribution = VonMises(jnp.array([0.1, 0.2]), jnp.array([1.0, 4.0]))
-    moved = jax.jit(lambda d: VonMises(d.loc + 1, d.concentration))(distribution)
-    np.testing.assert_allclose(moved.loc, [1.1, 1.2], rtol=1e-6)
-    entropies = jax.vmap(lambda d: d.entropy())(distribution)
-    np.testing.assert_allclose(entropies, distribution.entropy(), rtol=1e-6)
-
-    def step(d, x):
-        d = VonMises(d.loc + x, d.concentration)
-        return d, d.log_prob(0.0)
-
-    last, steps = jax.lax.scan(step, distribution, jnp.ones(3))
-    np.testing.assert_allclose(last.loc, [3.1, 3.2], rtol=1e-6)
-    assert steps.shape == (3, 2)
-    slope = jax.grad(lambda d: jnp.sum(d.log_prob(0.3)))(distribution)
-    assert isinstance(slope, VonMises)
-    np.testing.assert_allclose(
-        slope.loc, distribution.concentration * np.sin(0.3 - np.asarray(distribution.loc)), rtol=1e-5
-    )
+FUNCTIONS = {
+    "log_prob": jvm.log_prob,
+    "prob": jvm.prob,
+    "cdf": jvm.cdf,
+    "log_cdf": jvm.log_cdf,
+    "sf": jvm.sf,
+    "survival_function": jvm.sf,
+    "log_sf": jvm.log_sf,
+    "log_survival_function": jvm.log_sf,
+    "icdf": jvm.icdf,
+    "quantile": jvm.icdf,
+    "isf": jvm.isf,
+}
+QUICK = {"log_prob", "survival_function", "log_survival_function", "quantile"}
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("loc", "concentration", "shape"), [(0.0, 1.0, ()), ([0.0, 1.0], 2.0, (2,)), (0, [[1], [2]], (2, 1))]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.more) for name in FUNCTIONS]
 )
-def test_shapes(loc, concentration, shape, key):
-    distribution = VonMises(loc, concentration)
-    assert (distribution.batch_shape, distribution.event_shape, distribution.dtype) == (shape, (), np.float32)
-    methods = (
-        distribution.mean,
-        distribution.mode,
-        distribution.variance,
-        distribution.stddev,
-        distribution.entropy,
-        lambda: distribution.kl_divergence(distribution),
-    )
-    for value in (jax.eval_shape(method) for method in methods):
-        assert (value.shape, value.dtype) == (shape, np.float32)
-    for sample_shape in ((), 3, (2, 5)):
-        drawn = jax.eval_shape(lambda sample_shape=sample_shape: distribution.sample(key, sample_shape))
-        assert drawn.shape == tuple(np.atleast_1d(np.array(sample_shape, int))) + shape
-    assert jax.eval_shape(distribution.log_prob, np.zeros((4, *(1,) * len(shape)))).shape == (4, *shape)
-
-
-def test_methods_are_the_functions(key):
+def test_methods_are_the_functions(name):
     """Methods agree with the functions, also under the names of SciPy, NumPyro, TFP and distrax."""
-    loc, k = 0.4, jnp.array([0.5, 3.0])
-    distribution, other = VonMises(loc, k), VonMises(0.1, 2.0)
-    for names, function in {
-        ("log_prob",): jvm.log_prob,
-        ("prob",): jvm.prob,
-        ("cdf",): jvm.cdf,
-        ("log_cdf",): jvm.log_cdf,
-        ("sf", "survival_function"): jvm.sf,
-        ("log_sf", "log_survival_function"): jvm.log_sf,
-        ("icdf", "quantile"): jvm.icdf,
-        ("isf",): jvm.isf,
-    }.items():
-        for name in names:
-            np.testing.assert_array_equal(getattr(distribution, name)(0.7), function(0.7, loc, k), err_msg=name)
-    np.testing.assert_array_equal(distribution.kl_divergence(other), jvm.kl_divergence(loc, k, 0.1, 2.0))
-    np.testing.assert_allclose(
-        distribution.cross_entropy(other), distribution.entropy() + distribution.kl_divergence(other)
-    )
-    x = distribution.sample(seed=key, sample_shape=(5,))
-    np.testing.assert_array_equal(x, distribution.sample(key, (5,)))
-    np.testing.assert_array_equal(x, jvm.sample_von_mises(key, loc, k, (5, 2)))
-    drawn, logs = distribution.sample_and_log_prob(seed=key, sample_shape=(5,))
-    np.testing.assert_array_equal(drawn, x)
-    np.testing.assert_array_equal(logs, distribution.log_prob(x))
+    # Inside one program, equal expressions are computed once.
+    both = jax.jit(lambda loc, k: (getattr(VonMises(loc, k), name)(0.7), FUNCTIONS[name](0.7, loc, k)))
+    np.testing.assert_array_equal(*both(np.float32(0.4), np.float32([0.5, 3.0])))
 
 
-@pytest.mark.slow
-def test_pathwise_gradient_of_samples(key):
-    def mean_cosine(distribution):
-        return jnp.mean(jnp.cos(distribution.sample(key, (100_000,))))
+def test_draws_and_divergences_are_the_functions(key):
+    @jax.jit
+    def both(loc, k):
+        distribution, other = VonMises(loc, k), VonMises(0.1, 2.0)
+        x = distribution.sample(seed=key, sample_shape=(5,))
+        drawn, logs = distribution.sample_and_log_prob(seed=key, sample_shape=(5,))
+        divergence = distribution.kl_divergence(other)
+        return {
+            "kl_divergence": (divergence, jvm.kl_divergence(loc, k, 0.1, 2.0)),
+            "cross_entropy": (distribution.cross_entropy(other), distribution.entropy() + divergence),
+            "seed": (x, distribution.sample(key, (5,))),
+            "sample": (x, jvm.sample_von_mises(key, loc, k, (5, 2))),
+            "drawn": (x, drawn),
+            "logs": (logs, distribution.log_prob(x)),
+            "standard_errors": tuple(map(jnp.stack, (distribution.standard_errors(500), jvm.standard_errors(k, 500)))),
+        }
 
-    slope = jax.grad(mean_cosine)(VonMises(0.0, 2.0))
-    variance = jax.grad(lambda k: -jvm.variance(k))(2.0)  # A'
-    assert float(slope.concentration) == pytest.approx(float(variance), rel=0.03)
-    assert float(slope.loc) == pytest.approx(0.0, abs=0.01)
-
-
-def test_lists_and_tuples_are_arrays():
-    for kind in (list, tuple):
-        distribution = VonMises(kind((0.0, 1.0)), kind((1.0, 2.0)))
-        assert len(jax.tree.leaves(distribution)) == 2
-        np.testing.assert_array_equal(jax.jit(lambda d: d.entropy())(distribution), distribution.entropy())
-
-
-def test_dtypes(key):
-    half = VonMises(jnp.bfloat16(0.5), jnp.bfloat16(2))
-    assert half.dtype == jnp.bfloat16
-    assert jax.eval_shape(lambda: half.sample(key, (3,))).dtype == jnp.bfloat16
-    assert jax.eval_shape(half.log_prob, jnp.bfloat16(0.1)).dtype == jnp.bfloat16
-    with jax.enable_x64(True):
-        wide = VonMises(np.float64(0.5), 2.0)
-        assert jax.eval_shape(lambda: wide.sample(key, (3,))).dtype == np.float64
-        assert jax.eval_shape(wide.variance).dtype == np.float64
+    for name, (found, expected) in both(np.float32(0.4), np.float32([0.5, 3.0])).items():
+        np.testing.assert_allclose(found, expected, rtol=1e-7 if name == "cross_entropy" else 0, err_msg=name)
 
 
 def test_validation():
@@ -179,7 +112,6 @@ def test_validation():
         arguments = [np.asarray(a) for a in arguments]
         with pytest.raises(ValueError, match=message):
             VonMises(*arguments, validate_args=True)
-        assert np.isnan(VonMises(*arguments).entropy() + VonMises(*arguments).mean()).any()
     with pytest.raises(ValueError, match=r"VonMises: loc of shape .* do not broadcast"):
         VonMises(np.zeros(2), np.ones(3), validate_args=True)
     with pytest.raises(TypeError, match=r"VonMises: loc must be a real number"):
@@ -188,18 +120,11 @@ def test_validation():
     assert np.isnan(jax.jit(lambda k: VonMises(0.0, k, validate_args=True).entropy())(-1.0))
 
 
-@pytest.mark.parametrize("cls", [jvm.VonMises, jvm.VonMisesFisher, jvm.SineBivariateVonMises, jvm.SineSkewed])
-def test_validate_args_is_no_attribute(cls):
+def test_validate_args_is_no_attribute():
     """It is not stored, so it must not read back as False."""
-    parameters = {
-        jvm.SineBivariateVonMises: [0.0, 0.0, 1.0, 1.0, 0.0],
-        jvm.SineSkewed: [VonMises(0.0, 1.0), 0.5],
-    }.get(cls, [np.float32([0.0, 1.0]), 1.0])
-    distribution = cls(*parameters, validate_args=True)
+    distribution = VonMises(np.float32([0.0, 1.0]), 1.0, validate_args=True)
     assert not hasattr(distribution, "validate_args")
-    assert not hasattr(jax.tree.map(lambda leaf: leaf, distribution), "validate_args")
-    first = dataclasses.fields(cls)[0].name
-    assert dataclasses.replace(distribution, **{first: parameters[0]}) == distribution
+    assert dataclasses.replace(distribution, loc=np.float32([0.0, 1.0])) == distribution
 
 
 @pytest.mark.parametrize("bad", ["a", b"a", 1j, np.array(["a"]), np.array([1j]), np.ma.masked_array([1.0], [True])])
@@ -224,43 +149,15 @@ def test_a_distribution_in_place_of_a_number():
         jvm.standard_errors(jvm.SineBivariateVonMises(0.0, 0.0, 1.0, 1.0, 0.0), 10)
 
 
-def test_standard_errors():
-    distribution = VonMises(0.5, [1.0, 4.0])
-    for ours, theirs in zip(
-        distribution.standard_errors(500), jvm.standard_errors(distribution.concentration, 500), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_invalid_calls(key):
     distribution = VonMises(0.0, 1.0)
+    with pytest.raises(AttributeError):
+        distribution.loc = 1.0
     for shape in (7, (7,), [7]):
         with pytest.raises(TypeError, match=r"VonMises.sample: .*7.* was taken for `key`.*sample_shape=.*7"):
             distribution.sample(shape, seed=key)
-    for arguments in ({}, {"key": key, "seed": key}):
-        with pytest.raises(TypeError, match=r"VonMises.sample: give one random key"):
-            distribution.sample(**arguments)
     with pytest.raises(ValueError, match=r"VonMises.sample: sample_shape=\(-1,\) has a negative size"):
         distribution.sample(key, -1)
-
-
-def look_alike(cls):
-    """Return another class with the fields of `cls`, such as users may register."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    look_alike_class = dataclasses.make_dataclass(cls.__name__, names, frozen=True, eq=False)
-    return jax.tree_util.register_dataclass(look_alike_class, data_fields=tuple(names), meta_fields=())
-
-
-@pytest.mark.parametrize("cls", [jvm.VonMises, jvm.Torus, jvm.Mixture])
-def test_other_classes_do_not_share_programs(cls):
-    """A class with the same fields has another tree structure, by which JAX finds compiled programs."""
-    other = look_alike(cls)
-    children = {field.name: 1.0 for field in dataclasses.fields(cls)}
-    mine, theirs = jax.tree.structure(cls(**children)), jax.tree.structure(other(**children))
-    assert mine != theirs
-    assert jax.tree.structure(jax.tree.unflatten(mine, children.values())) == mine
-    keys = [path for path, _ in jax.tree_util.tree_flatten_with_path(cls(**children))[0]]
-    assert [str(key) for (key,) in keys] == [f".{field.name}" for field in dataclasses.fields(cls)]
 
 
 # ---------------------------------------------------------------------------------------------- equality
@@ -306,6 +203,9 @@ def test_equality_under_transformations():
     assert equal(distribution, distribution)
     assert not equal(distribution, other)
     assert not equal(distribution, VonMises(0.0, jnp.ones(3)))
+    assert jax.jit(lambda one, two: one != two)(distribution, other)
+    assert (distribution != other) is True
+    assert (distribution != distribution) is False
     assert jax.vmap(lambda k: VonMises(0.0, k) == VonMises(0.0, 1.0 + k - k))(jnp.ones(2)).all()
     # Comparisons of concrete values give concrete results while others are traced, and so do those that no traced value
     # could satisfy.
@@ -337,27 +237,19 @@ def test_programs_and_equality():
         np.testing.assert_array_equal(first, VonMises(0.0, concentration).log_prob(half))
     assert len(traced) == 3
 
-    @jax.jit
-    def dynamic(distribution):
-        traced.append(distribution)
-        return distribution.loc
-
-    traced.clear()
-    for loc in (0.0, 0.0, 1.0):
-        assert dynamic(VonMises(loc, 2.0)) == loc
-    assert len(traced) == 1
-
 
 # ------------------------------------------------------------------------------------ shapes of parameters
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.asarray, jnp.asarray])
+@pytest.mark.parametrize("kind", [list, tuple, np.asarray])
 def test_parameters_broadcast(kind):
     with pytest.raises(ValueError, match=r"VonMises: loc of shape \(2,\) and concentration of shape \(3,\) do not"):
         VonMises(kind([0, 1]), kind([1, 2, 3]))
     with pytest.raises(ValueError, match="do not broadcast"):
         jax.jit(lambda loc: VonMises(loc, kind([1, 2, 3])))(jnp.zeros(2))
-    assert VonMises(kind([[0], [1]]), kind([1, 2, 3])).batch_shape == (2, 3)
+    distribution = VonMises(kind([[0], [1]]), kind([1, 2, 3]))
+    assert distribution.batch_shape == (2, 3)
+    assert len(jax.tree.leaves(distribution)) == 2
 
 
 def test_placeholders_are_no_parameters():
@@ -369,30 +261,20 @@ def test_placeholders_are_no_parameters():
     assert VonMises(0, 0) == VonMises(0, 0)
 
 
-@pytest.mark.parametrize("half", [jnp.ones(3, jnp.bfloat16), np.ones(3, np.float16)])
-def test_broadcast_for_vmap(half):
-    distribution = VonMises(0.0, half)
+def test_broadcast_for_vmap():
+    distribution = VonMises(0.0, jnp.ones(3, jnp.bfloat16))
     with pytest.raises(ValueError, match="vmap"):
         jax.vmap(lambda distribution: distribution.log_prob(0.2))(distribution)
-    mapped = jax.vmap(lambda distribution: distribution.log_prob(0.2))(distribution.broadcast())
-    assert mapped.dtype == half.dtype
-    np.testing.assert_array_equal(mapped, distribution.log_prob(0.2))
-    axes = (VonMises(None, 0),)
-    np.testing.assert_array_equal(
-        jax.vmap(lambda distribution: distribution.log_prob(0.2), axes)(distribution)[:, 0], mapped
-    )
+    assert distribution.broadcast().loc.tolist() == [0.0, 0.0, 0.0]
+    each = jax.eval_shape(jax.vmap(lambda distribution: distribution.log_prob(0.2)), distribution.broadcast())
+    assert (each.shape, each.dtype) == ((3,), jnp.bfloat16)
     assert distribution.broadcast().broadcast() == distribution.broadcast()
+    axes = (VonMises(None, 0),)
+    mapped = jax.eval_shape(jax.vmap(lambda distribution: distribution.log_prob(0.2), axes), distribution)
+    assert (mapped.shape, mapped.dtype) == ((3, 1), jnp.bfloat16)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert VonMises(jnp.zeros(2), 1e300).broadcast().concentration.tolist() == [np.inf] * 2
-
-
-def test_unequal_under_transformations():
-    one, other = VonMises(jnp.zeros(3), jnp.ones(3)), VonMises(jnp.zeros(3), jnp.full(3, 2.0))
-    assert jax.jit(lambda x, y: x != y)(one, other)
-    assert not jax.jit(lambda x, y: x != y)(one, one)
-    assert (one != other) is True
-    assert (one != one) is False
 
 
 def test_tuples_that_are_no_numbers_stay():
