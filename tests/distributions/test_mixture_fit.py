@@ -339,7 +339,8 @@ def test_numbers_of_a_fit_are_checked(name, value):
         Mixture.fit(np.ones(3), VonMises, number=1, **{name: value})
 
 
-@pytest.mark.parametrize("kind", [VonMises, *(pytest.param(kind, marks=more) for kind in (VonMisesFisher, "pairs"))])
+@more
+@pytest.mark.parametrize("kind", [VonMises, VonMisesFisher, "pairs"])
 def test_weights_along_an_axis(kind):
     """One-dimensional weights belong to the axis of the samples, in every fit."""
     x, w = drawn(VonMises, 100).reshape(50, 2), np.linspace(0, 2, 50)

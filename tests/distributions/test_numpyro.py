@@ -278,6 +278,7 @@ def test_cdf_in_float64():
         np.testing.assert_allclose(VonMises(np.float64(0.5), 2.0).cdf(x), probability(x, 0.5, 2.0), atol=4e-15)
 
 
+@more
 def test_cdf_of_concentrated_distributions(key):
     """The distribution is cut at pi and not at the float next to it, even for locations full turns away."""
     loc, k = np.float32([math.pi, -3.14, 1e4]), np.float32([1e7, 1e6, 1e5])
@@ -446,6 +447,7 @@ def test_svi_finds_the_conjugate_posterior(objective):
     assert np.mean(losses) == pytest.approx(-log_evidence, abs=0.002 + 5 * np.std(losses) / np.sqrt(len(losses)))
 
 
+@more
 def test_bound_at_the_posterior_is_the_evidence(key):
     """At the posterior the log densities differ by the log evidence, so every single draw gives it."""
     loc, k, log_evidence = conjugate_posterior()

@@ -143,17 +143,17 @@ def test_extreme_lengths_in_float64():
 def test_divergence():
     """It has no cancellation between close or concentrated distributions."""
     divergence = jax.jit(lambda mu, k, ratio: VonMisesFisher(mu, k).kl_divergence(VonMisesFisher(mu, ratio * k)))
-    for d in (2, 5):
-        # At large concentrations, it only depends on the ratio, as for normal distributions.
-        k = np.float32([1e15, 1e19, 1e30])
-        found = divergence(direction(d), k, np.full(3, np.float32(1.5)))
-        np.testing.assert_allclose(found, (d - 1) / 2 * (0.5 - np.log(1.5)), rtol=1e-5)
-        # For close distributions, it is half the Fisher information times the squared difference.
-        close = np.float32([1, 1 + 1e-4, 1 - 1e-4])
-        information = float(reference.moments(d, 3.0)[1])
-        differences = 3 * (close.astype(float) - 1)
-        expected = 0.5 * information * differences**2
-        np.testing.assert_allclose(divergence(direction(d), np.full(3, np.float32(3)), close), expected, rtol=2e-3)
+    d = 5
+    # At large concentrations, it only depends on the ratio, as for normal distributions.
+    k = np.float32([1e15, 1e19, 1e30])
+    found = divergence(direction(d), k, np.full(3, np.float32(1.5)))
+    np.testing.assert_allclose(found, (d - 1) / 2 * (0.5 - np.log(1.5)), rtol=1e-5)
+    # For close distributions, it is half the Fisher information times the squared difference.
+    close = np.float32([1, 1 + 1e-4, 1 - 1e-4])
+    information = float(reference.moments(d, 3.0)[1])
+    differences = 3 * (close.astype(float) - 1)
+    expected = 0.5 * information * differences**2
+    np.testing.assert_allclose(divergence(direction(d), np.full(3, np.float32(3)), close), expected, rtol=2e-3)
 
 
 @pytest.mark.parametrize("k", [30.0, *(pytest.param(k, marks=more) for k in (0.5, 1e5))])
@@ -197,7 +197,17 @@ def test_fit_uses_only_directions():
             found = VonMisesFisher.fit(y.astype(np.float32), mean_direction=given)
             np.testing.assert_allclose(found.concentration, want, rtol=3e-6)
             np.testing.assert_allclose(found.mean_direction, mean / np.linalg.norm(mean), atol=3e-7)
+
+
+@more
+def test_fit_of_other_directions():
+    """In bfloat16, almost equal ones, and equal ones."""
+    x = stats.vonmises_fisher([0.0, 0.6, 0.8], 20.0).rvs(120, random_state=np.random.default_rng(0))
     rounded = VonMisesFisher.fit(x.astype(jnp.bfloat16))
+    unit = x.astype(jnp.bfloat16).astype(float)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    length = np.linalg.norm(unit.mean(0))
+    want = optimize.brentq(lambda k: mean_cosine(3, k) - length, 1, 1e3)
     assert rounded.concentration.dtype == jnp.bfloat16
     assert float(rounded.concentration) == pytest.approx(want, rel=2**-8)
     for k in (1e5, 1e8):
