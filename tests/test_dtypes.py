@@ -75,20 +75,10 @@ def numbers(call):
     return [0.25 + i for i in range(count(call))]
 
 
-QUICK = ("log_prob", "sample_von_mises", "fit", "VonMises.entropy", "Mixture.log_prob", "numpyro.icdf")
+QUICK = ("log_prob", "sample_von_mises", "fit", "VonMises.entropy", "Mixture.log_prob", "numpyro.cdf")
 
 
-WIDENED = pytest.mark.xfail(reason="NumPyro's `cdf` of Python parameters is float64 in 64-bit mode")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *QUICK,
-        *more(*(name for name in CALLS if name not in (*QUICK, "numpyro.cdf"))),
-        pytest.param("numpyro.cdf", marks=(pytest.mark.more, WIDENED)),
-    ],
-)
+@pytest.mark.parametrize("name", [*QUICK, *more(*(name for name in CALLS if name not in QUICK))])
 def test_arrays_without_axes(name):
     call = CALLS[name]
     first, *others = numbers(call)

@@ -128,7 +128,7 @@ class OfOneAngle(OfClass):
         This counts over the support, as NumPyro does. The class in `jax_von_mises` counts from loc - pi.
         """
         own, value = self._own(), arguments.parameter(f"{type(self).__name__}.cdf", "value", value)
-        dtype = arguments.float_dtype("cdf", None, [value, np.zeros((), own.dtype)])
+        dtype = arguments.float_dtype("cdf", None, [value, *own._parameters().values()])
         # The half precision numbers next to pi are too far from it to stand for the ends.
         value = clip(arguments.as_jax(value, arguments.compute_dtype(dtype)), -np.pi, np.pi)
         found = own.cdf(value, start=-np.pi)

@@ -237,18 +237,19 @@ def test_default_dtype():
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(
-    "array", [False, pytest.param(True, marks=pytest.mark.xfail(reason="some angles are 1 ulp from those of a number"))]
-)
+@pytest.mark.parametrize("array", [False, True])
 def test_float64_shapes(array):
-    """The angles do not depend on the shape, although the compiler contracts products and sums only in some loops."""
+    """The angles do not depend on the shape; those of an array of concentrations agree to 4.5e-16."""
     with jax.enable_x64(True):
         for k in (0.01, 0.5, 3.0, 40.0, 1e4):
             flat = sample_von_mises(KEY, 0.3, k, (3000,), method="direct")
             for shape in [(5, 100, 6)] if array else [(1000, 3), (3, 1000), (7,), (1,)]:
                 concentration = np.full(shape, k) if array else k
                 x = sample_von_mises(KEY, 0.3, concentration, shape, method="direct")
-                assert equal(x.reshape(-1), flat[: x.size])
+                if array:
+                    np.testing.assert_allclose(x.reshape(-1), flat[: x.size], rtol=0, atol=4.5e-16)
+                else:
+                    assert equal(x.reshape(-1), flat[: x.size])
             if not array:
                 mapped = jax.vmap(lambda k: sample_von_mises(KEY, 0.3, k, (3000,), method="direct"))(np.full(3, k))
                 assert equal(mapped, np.stack([flat] * 3))
