@@ -183,7 +183,8 @@ def test_a_fit_without_tqdm_is_refused_before_it_starts(monkeypatch):
         Mixture.fit(np.zeros(5), VonMises, number=2, progress=True)
 
 
-@pytest.mark.parametrize("name", [pytest.param("sines", marks=more), pytest.param("cosines", marks=slow)])
+@slow
+@pytest.mark.parametrize("name", ["sines", "cosines"])
 def test_a_float64_fit_continues_from_its_result(name, key):
     """From a mixture moved by 1e-5, a fit in float64 finds the same likelihood, far below the rounding of float32."""
     with jax.enable_x64(True):
@@ -292,7 +293,15 @@ def test_samples_that_cannot_be_used(kind):
                 fit(holes)
 
 
-@pytest.mark.parametrize("name", ["angles", *(pytest.param(name, marks=more) for name in ("tori", "sines", "cosines"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "angles",
+        pytest.param("tori", marks=more),
+        pytest.param("sines", marks=more),
+        pytest.param("cosines", marks=slow),
+    ],
+)
 def test_largest_concentration(name, key):
     """No component exceeds it, from random starts and from a mixture above it, and the fit improves that mixture."""
     x = np.asarray(KINDS[name].sample(key, (200,)))
