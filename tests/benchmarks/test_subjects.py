@@ -32,9 +32,19 @@ def test_names_are_unique_and_the_package_comes_first():
     assert all(next(iter(case.peers)) == OURS and "|" not in case.name for _, case in CASES)
 
 
-# The first case of these groups runs in `make test`; in other groups, a case compiles for seconds.
-QUICK = [next(case for name, case in IN_PROCESS if name == group) for group in ("words", "functions", "arrays", "fits")]
-EACH = [pytest.param(group, case, marks=() if case in QUICK else pytest.mark.more) for group, case in IN_PROCESS]
+# The first case of a group runs in `make test` if it compiles within a second, and otherwise in `make test-more`.
+FIRST = [next(case for name, case in IN_PROCESS if name == group) for group in dict(IN_PROCESS)]
+QUICK = ("words", "functions", "arrays", "fits")
+
+
+def mark(group, case):
+    """Return when a case runs."""
+    if case not in FIRST:
+        return pytest.mark.slow
+    return () if group in QUICK else pytest.mark.more
+
+
+EACH = [pytest.param(group, case, marks=mark(group, case)) for group, case in IN_PROCESS]
 
 
 @pytest.mark.parametrize(("group", "case"), EACH, ids=named)

@@ -11,7 +11,7 @@ from scipy import optimize, special
 from jax_von_mises import CosineBivariateVonMises, Mixture, SineBivariateVonMises, Torus, VonMises, VonMisesFisher
 from jax_von_mises.distributions import em
 
-more = pytest.mark.more
+more, slow = pytest.mark.more, pytest.mark.slow
 ANGLES = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
 TORI = Mixture(probs=[0.4, 0.6], components=Torus(VonMises([[-1.0, 2.0], [1.5, -0.5]], [[3.0, 8.0], [6.0, 2.0]])))
 SINES = Mixture(
@@ -75,8 +75,7 @@ def test_against_reference(name, key):
     np.testing.assert_allclose(np.exp(fitted.log_weights()), weights, atol=1e-4)
 
 
-@more
-@pytest.mark.parametrize("name", ["angles", "sines"])
+@pytest.mark.parametrize("name", [pytest.param("angles", marks=more), pytest.param("sines", marks=slow)])
 def test_likelihood_never_falls(name, key):
     """No step lowers the likelihood, except by the rounding of its sum."""
     truth = KINDS[name]
@@ -184,7 +183,7 @@ def test_a_fit_without_tqdm_is_refused_before_it_starts(monkeypatch):
         Mixture.fit(np.zeros(5), VonMises, number=2, progress=True)
 
 
-@more
+@slow
 @pytest.mark.parametrize("name", ["sines", "cosines"])
 def test_a_float64_fit_continues_from_its_result(name, key):
     """From a mixture moved by 1e-5, a fit in float64 finds the same likelihood, far below the rounding of float32."""
@@ -197,8 +196,7 @@ def test_a_float64_fit_continues_from_its_result(name, key):
         assert abs(mean_log_prob(again, x) - mean_log_prob(found, x)) < 1e-11
 
 
-@more
-@pytest.mark.parametrize("name", ["sines", "tori"])
+@pytest.mark.parametrize("name", [pytest.param("tori", marks=more), pytest.param("sines", marks=slow)])
 def test_fit_finds_the_truth(name, key):
     """On other samples the likelihoods of the fit and the truth agree, up to the cost of the free parameters."""
     truth = KINDS[name]
@@ -295,7 +293,15 @@ def test_samples_that_cannot_be_used(kind):
                 fit(holes)
 
 
-@pytest.mark.parametrize("name", ["angles", *(pytest.param(name, marks=more) for name in ("tori", "sines", "cosines"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "angles",
+        pytest.param("tori", marks=more),
+        pytest.param("sines", marks=more),
+        pytest.param("cosines", marks=slow),
+    ],
+)
 def test_largest_concentration(name, key):
     """No component exceeds it, from random starts and from a mixture above it, and the fit improves that mixture."""
     x = np.asarray(KINDS[name].sample(key, (200,)))

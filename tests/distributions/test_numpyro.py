@@ -49,8 +49,8 @@ CLASSES = {
     SineBivariateVonMises: ((0.5, -1.0, 5.0, 6.0, np.float32([3.0, -7.0])), {"phi_concentration": np.float32(-1)}),
     CosineBivariateVonMises: ((0.5, -1.0, 5.0, 6.0, np.float32([3.0, -7.0])), {"psi_loc": 4.0}),
 }
-QUICK = {VonMises, VonMisesFisher}
-each_class = pytest.mark.parametrize("cls", [pytest.param(cls, marks=() if cls in QUICK else more) for cls in CLASSES])
+MARKS = {VonMises: (), VonMisesFisher: (), WrappedCauchy: more, Cardioid: more}
+each_class = pytest.mark.parametrize("cls", [pytest.param(cls, marks=MARKS.get(cls, slow)) for cls in CLASSES])
 
 
 def circle(count=4096):
@@ -346,7 +346,7 @@ def test_kl_divergence(classes):
     np.testing.assert_allclose(independent, expected.sum(-1), rtol=2e-6)
 
 
-@more
+@slow
 def test_kl_divergence_of_other_angles():
     """It is registered between all distributions of one angle, and broadcasts their batches."""
     x = np.float32(circle())

@@ -19,6 +19,7 @@ CLASSES = {"sine": SineBivariateVonMises, "cosine": CosineBivariateVonMises}
 names = pytest.mark.parametrize("name", CLASSES)
 # Most of the time is spent on compilation.
 sine_first = pytest.mark.parametrize("name", ["sine", pytest.param("cosine", marks=more)])
+sine_more = pytest.mark.parametrize("name", [pytest.param("sine", marks=more), pytest.param("cosine", marks=slow)])
 LOCS = np.array([0.5, -1.0], np.float32)
 SETS = [(5.0, 6.0, -7.0), (5.0, 6.0, 3.0), (0.3, 0.2, 4.0), (1000.0, 1000.0, 500.0), (0.0, 3.0, 3.0), (1e7, 1e7, 2e7)]
 
@@ -105,7 +106,7 @@ def test_without_correlation(name):
         np.testing.assert_allclose(conditional.concentration, np.full(50, k2), rtol=1e-6)
 
 
-@more
+@slow
 def test_draws_without_correlation(key):
     """Each angle is the one that the sampler draws from the same word, up to rounding."""
     words = counter.words(key, (5000,), 2)
@@ -144,8 +145,7 @@ def test_density_of_marginals(name):
         CLASSES[name](0.0, np.zeros(3), 1.0, 1.0, 0.0).marginal()
 
 
-@more
-@names
+@sine_more
 def test_marginal(name):
     """Quantiles of both marginals have the reference's tails, up to the reported error or 4 ulp of the angle."""
     q = np.float32([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.8, 0.999])
@@ -164,8 +164,7 @@ def test_marginal(name):
     assert float(pair.marginal(1).mean()) == pytest.approx(float(pair.mean()[1]), abs=2e-6)
 
 
-@more
-@names
+@sine_more
 def test_second_derivatives(name):
     """In float64, Hessians are symmetric and agree with differences; gradients in float32 agree with float64."""
     x, k = np.array([0.9, -0.4], np.float32), np.array([5.0, 6.0, -7.0])
@@ -222,7 +221,7 @@ def test_chi_square_in_two_dimensions(name, size, count, key):
     assert stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), count * count - 1) > 1e-4
 
 
-@more
+@slow
 @names
 def test_layout(name, key):
     """Pair i depends only on the key and i, up to rounding, in all shapes, slices and batches."""
@@ -280,8 +279,7 @@ def test_words_are_those_of_the_stream():
 SETS_OF_FITS = [(5.0, 6.0, 3.0), (5.0, 6.0, -7.0), (0.3, 0.2, 4.0), (1e4, 2e4, -9e3), (0.0, 0.0, 8.0)]
 
 
-@more
-@names
+@sine_more
 def test_fit(name, key):
     """Batched fits have a log likelihood at most 15 above that of the truth.
 

@@ -45,16 +45,16 @@ print(json.dumps([float(x[0]), count("compile_requests_use_cache"), count("cache
 
 
 def test_programs_are_kept(place):
-    """A program that is compiled is kept, and one that is found adds nothing."""
+    """Each program that is compiled is kept and counted, and those that are found add nothing."""
     initialize_compilation_cache(place)
-    key = jax.random.key(1)
+    key, counts = jax.random.key(1), []
     for _ in range(2):
         jax.clear_caches()
         sample_von_mises(key, 0.0, 4.0, (8,))
         programs = list(place.glob("*-cache"))
-        size = sum(program.stat().st_size for program in programs)
-        assert runtime.cache_info() == (str(place), len(programs), size)
-        assert len(programs) == 1
+        counts.append(len(programs))
+        assert runtime.cache_info() == (str(place), len(programs), sum(each.stat().st_size for each in programs))
+    assert counts[0] == counts[1] >= 1
 
 
 @pytest.mark.more
