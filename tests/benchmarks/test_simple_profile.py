@@ -29,6 +29,7 @@ def test_sizes_fit_the_free_memory():
     assert simple_profile.fitting(sizes, 0) == sizes[:1]
 
 
+@pytest.mark.more
 def test_a_real_run(monkeypatch, capsys):
     monkeypatch.setattr(simple_profile, "SIZES", dict.fromkeys(("cpu", "gpu"), (2**10, 2**12)))
     monkeypatch.setattr(simple_profile, "SECONDS", 0)

@@ -69,6 +69,7 @@ def test_file_holds_the_draws_of_the_function(sample):
     assert sorted(os.listdir()) == ["a.npy", "a.npy.blocks"]
 
 
+@pytest.mark.more
 def test_parameter_files(sample):
     """Each value in the files gives a column of `size` angles; a byte order mark is not part of the first number."""
     loc, concentration = np.linspace(-3, 3, 7, dtype=np.float32), np.geomspace(0.1, 1e4, 7)
@@ -214,6 +215,7 @@ def test_directions(sample):
 PAIR_VALUES = ("--loc", "-3,1", "--concentration", "5,6", "--correlation", "-4", "--seed", "7")
 
 
+@pytest.mark.more
 def test_options_of_pairs(sample):
     assert sample(*PAIRS, *PAIR_VALUES, "--size", "8", "--quiet").code == 0
     parameters = np.float32([-3, 1]), np.float32([5, 6, -4])

@@ -148,6 +148,7 @@ def test_densities_of_long_vectors():
     assert np.max(np.abs(found - expected) / np.maximum(1, np.abs(expected))) < 1e-6
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("d", [pytest.param(2, marks=pytest.mark.more), 3])
 def test_second_derivatives(d):
     """The Hessian is minus the covariance, at 0 and elsewhere; mixed derivatives are those of the product."""
@@ -276,6 +277,7 @@ def test_products():
     np.testing.assert_allclose(opposite.log_prob(np.eye(3)), np.full(3, -np.log(4 * np.pi)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.more)], indirect=True)
 @pytest.mark.parametrize("k", [0.0, 1e-6, 0.3, 4.0, 1e4, 1e8, np.inf])
 def test_convolutions(k, dtype):
     """The mean resultant lengths multiply, and the angles add."""
@@ -317,6 +319,7 @@ def test_divergence_from_uniform(k, dtype):
     assert VonMises(0.0, np.inf).kl_to_uniform() == np.inf
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("d", [pytest.param(2, marks=pytest.mark.more), 3, pytest.param(5, marks=pytest.mark.more)])
 def test_a_zero_direction(d, key):
     """With the concentration 0, the zero vector gives the uniform distribution; with any other one, NaN."""

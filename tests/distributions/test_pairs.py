@@ -131,6 +131,7 @@ def test_marginal_and_conditional(name):
         np.testing.assert_allclose(log_prob, marginal + conditional, rtol=1e-6, atol=5e-6)
 
 
+@pytest.mark.more
 @sine_first
 def test_density_of_marginals(name):
     """Both models are symmetric, so the marginal of the second angle is that of the first if they are exchanged."""

@@ -87,7 +87,7 @@ QUANTILES = [
     for s in (1e-4, 0.1, 0.28, 0.5, 0.85, 1.2, 2.0, 20.0)
     for dtype in DTYPES
 ]
-QUICK = {("float32", 0.1, True), ("float32", 0.85, False), ("float32", 2.0, True), ("float64", 0.5, False)}
+QUICK = {("float32", 0.85, False), ("float32", 2.0, True)}
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,7 @@ def test_derivatives_of_the_score_at_the_mean(scale):
     assert np.all(np.isfinite(jax.jacfwd(score, 1)(q, scale)))
 
 
+@pytest.mark.more
 def test_derivative_of_the_expected_score_norm():
     def norm(scale):
         return IsotropicGaussianSO3(jnp.array([1.0, 0, 0, 0]), scale).expected_score_norm()

@@ -237,6 +237,7 @@ def corrected(k, n, known):
     return max(k - ((0 if known else 1 / (k * first)) - second / first**2) / (2 * n), 0)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("known", "dtype"), [(False, "float32"), *more((True, "float32"), (False, "float64"), (True, "float64"))]
 )

@@ -152,6 +152,7 @@ HISTOGRAMS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("dtype", "count"), [("float32", 64), *more(("float32", 256), ("float64", 64))])
 def test_jumps_to_zero_keep_the_mass(dtype, count):
     """Tails and quantiles of histograms with empty bins are those of their closed form, wherever the jumps are."""

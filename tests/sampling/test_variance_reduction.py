@@ -292,6 +292,7 @@ SLOPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("dtype", ["float32", *more("float64")])
 def test_slopes(key, dtype):
     """Reverse-mode slopes agree with those of the distribution at the same angles."""

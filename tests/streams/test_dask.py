@@ -72,6 +72,7 @@ def test_parameters_are_arrays(dtype, lazy):
         assert jvm_dask.sample(KEY, *parameters, dtype=dtype, chunks=4).shape == (7, 6)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("parameters", "wide"),
     [
@@ -96,6 +97,7 @@ def test_other_keys():
     np.testing.assert_array_equal(jvm_dask.sample(key, 0.5, 4.0, (9, 5), chunks=4).compute(), expected)
 
 
+@pytest.mark.more
 def test_operations_of_dask(tmp_path):
     """Arrays can be sliced, rechunked and stored, and equal arrays have equal names."""
     shape = (60, 40)

@@ -114,6 +114,7 @@ def test_blocks_that_share_pages(tmp_path, here):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.more
 def test_long_parameters_and_float64(tmp_path, here):
     """A worker draws float64 even though x64 mode is off in its thread, with parameters of any length."""
     loc = np.linspace(-3, 3, 64)

@@ -72,6 +72,7 @@ print(len(sys.argv) - 1)
 """
 
 
+@pytest.mark.more
 def test_identities_in_a_new_process(key):
     """A process that has only imported the package finds every family by its name, those made of others too."""
     made = (example.make(**example.one()) for example in EXAMPLES.values())

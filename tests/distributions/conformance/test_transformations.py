@@ -97,15 +97,14 @@ def assert_dtypes(example, dtype, x64):
 
 @each_with_plain_first
 def test_dtypes(name):
-    """Results have the dtype of the parameters, also in 64-bit mode."""
-    assert_dtypes(EXAMPLES[name], jnp.bfloat16, False)
+    """Results have the dtype of the parameters in 64-bit mode."""
     assert_dtypes(EXAMPLES[name], np.float32, True)
 
 
 @pytest.mark.more
 @each_example
 def test_further_dtypes(name):
-    for dtype, x64 in ((jnp.float16, False), (jnp.bfloat16, True), (np.float32, False), (np.float64, True)):
+    for dtype, x64 in ((jnp.float16, False), (jnp.bfloat16, False), (jnp.bfloat16, True), (np.float64, True)):
         assert_dtypes(EXAMPLES[name], dtype, x64)
 
 

@@ -24,7 +24,7 @@ def of_batch(one, x, angles, q):
     found |= {name: getattr(one, name)() for name in SUMMARIES if hasattr(one, name)}
     if of_one_angle(one):
         start = np.asarray(-np.pi, q.dtype)
-        for name in ("cdf", "sf", "log_cdf", "log_sf"):
+        for name in ("cdf", "sf", "log_cdf", "log_sf") if q.dtype == np.float64 else ("cdf", "sf"):
             found[name] = getattr(one, name)(angles)
         found |= {"from -pi": one.cdf(angles, start=start), "icdf": one.icdf(q), "isf": one.isf(q, start=start)}
         found |= {f"moment {order}": one.moment(order) for order in (0, 1, 2)}
@@ -139,8 +139,8 @@ def test_probabilities_and_quantiles(case, nodes, found, evaluate):
     close(np.diff(found["cdf"], axis=1), p)
     close(found["sf"], 1 - found["cdf"])
     inside = (found["cdf"] > 1e-3) & (found["cdf"] < 0.999)
-    close(np.exp(found["log_cdf"][inside]), found["cdf"][inside])
-    close(np.exp(found["log_sf"][inside]), found["sf"][inside])
+    for name in ("cdf", "sf") if case.dtype == np.float64 else ():
+        close(np.exp(found[f"log_{name}"][inside]), found[name][inside])
     # Angles of other turns, and the quantiles of the probabilities that were found.
     other = evaluate(given, EDGES[:, None] + np.array([2, -4, 6]) * np.pi, found["cdf"].T)
     turns = np.array([1, -2, 3])[:, None]
