@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.distributions.conformance.cases import marked
 from tests.distributions.conformance.examples import EXAMPLES
 
 # The others need seconds of compilation more than these.
@@ -36,9 +37,7 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.more) for name in EXAMPLES]
-)
+@pytest.mark.parametrize("name", marked(QUICK, EXAMPLES))
 def test_frozen_draws(name):
     """Draws are the same in every release up to rounding, and have a density."""
     one = EXAMPLES[name].make(**EXAMPLES[name].one())

@@ -16,10 +16,18 @@ from tests.distributions.conformance.examples import EXAMPLES, Example, public_c
 
 # Those of which the other ones are made.
 PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistribution"}
-each_example = pytest.mark.parametrize("name", EXAMPLES)
-each_with_plain_first = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in PLAIN else pytest.mark.more) for name in EXAMPLES]
-)
+# Those of the others that `make test-more` tests, too. The rest is tested weekly.
+MADE = {"VonMises.from_natural", "VonMisesFisher.from_natural", "SineSkewed VonMises", "Mixture VonMises"}
+MADE |= {"Mixture VonMisesFisher", "Mixture SineBivariateVonMises"}
+
+
+def marked(quick: Collection[str], more: Collection[str] = PLAIN | MADE) -> list[Any]:
+    """Return the names of all examples, with marks for those that `make test`, or also `make test-more`, leaves out."""
+
+    def marks(name: str) -> Any:
+        return () if name in quick else pytest.mark.more if name in more else pytest.mark.slow
+
+    return [pytest.param(name, marks=marks(name)) for name in EXAMPLES]
 
 
 @dataclasses.dataclass
@@ -49,16 +57,16 @@ class Case:
         return float32 if self.dtype == np.float32 else float64
 
 
-def cases(quick: Collection[str]) -> list[Any]:
-    """Return the parameters of a fixture; only those of these names, in float32, belong to `make test`."""
+def cases(quick: Collection[str], more: Collection[str] = PLAIN) -> list[Any]:
+    """Return the parameters of a fixture.
+
+    Those of the names `quick`, in float32, belong to `make test`, and those of the names `more`, in float64, to
+    `make test-more`.
+    """
     return [
-        pytest.param(
-            (name, dtype),
-            id=f"{name}-{dtype.__name__}",
-            marks=() if dtype == np.float32 and name in quick else pytest.mark.more,
-        )
-        for dtype in (np.float32, np.float64)
-        for name in EXAMPLES
+        pytest.param((name, dtype), id=f"{name}-{dtype.__name__}", marks=marks)
+        for dtype, names in ((np.float32, marked(quick)), (np.float64, marked((), more)))
+        for (name,), marks, _ in names
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jax_von_mises.distributions.base import of_one_angle
-from tests.distributions.conformance.cases import Case
+from tests.distributions.conformance.cases import PLAIN, Case, marked
 from tests.distributions.conformance.examples import EXAMPLES
 
 STEP = 1e-5
@@ -31,16 +31,18 @@ def derivatives(function, example, arrays, tangents):
     return jax.jvp(lambda given, *values: function(example.make(**given), *values), arrays, tangents)
 
 
-def cases():
-    """Return each example with each function."""
-    for name in EXAMPLES:
-        yield pytest.param(name, density_and_draws, id=name, marks=() if name in QUICK else pytest.mark.more)
-        yield pytest.param(name, others, id=f"{name}-probabilities", marks=pytest.mark.more)
+@pytest.mark.parametrize("name", marked(QUICK))
+def test_densities_and_draws(name):
+    assert_derivatives(name, density_and_draws)
 
 
-@pytest.mark.parametrize(("name", "function"), list(cases()))
-def test_derivatives(name, function):
-    """They are those of differences, and can be transposed for reverse mode."""
+@pytest.mark.parametrize("name", marked((), PLAIN))
+def test_probabilities(name):
+    assert_derivatives(name, others)
+
+
+def assert_derivatives(name, function):
+    """Assert that derivatives are those of differences, and can be transposed for reverse mode."""
     example, rng = EXAMPLES[name], np.random.default_rng(0)
     with jax.enable_x64(True):
         case = Case(example, np.float64)

@@ -167,9 +167,7 @@ def intervals(example, given):
     return of(given) if example.batched else jax.vmap(of)(given)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "VonMises" else pytest.mark.more) for name in EXAMPLES]
-)
+@pytest.mark.parametrize("name", cases.marked({"VonMises"}))
 def test_intervals(name):
     """They hold their probability, and no other arc of their length holds more."""
     example = EXAMPLES[name]
