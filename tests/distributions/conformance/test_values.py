@@ -197,4 +197,8 @@ def test_invalid_parameters(case, evaluate, found):
             depends = np.any(changed[result] != found[result], 0)
             assert np.isnan(value[:2][:, depends]).all(), (name, result)
             if result != "kl_divergence":  # from each distribution to the next one
-                np.testing.assert_array_equal(value[2], found[result][2], err_msg=f"{name} {result}")
+                # A loop that solves for the quantiles of all goes on until each of them is found.
+                rounding = case.tolerance(1e-6, 1e-13) if result in ("icdf", "isf") else 0
+                np.testing.assert_allclose(
+                    value[2], found[result][2], rtol=rounding, atol=0, err_msg=f"{name} {result}"
+                )
