@@ -278,11 +278,12 @@ def test_tails_of_normals(dtype, names, limit):
     exact = np.column_stack([exact, lower(x[:, 4].astype(float), float(scale[4]))])
     if names[0] == "sf":
         exact = exact[::-1]
-    # The sum over turns cancels.
+    # Next to -pi, the sum over turns cancels, and the angle is rounded.
+    rounding = 1e-10 if dtype == np.float32 else 2e-16
     np.testing.assert_allclose(tail[:, 1:], exact, rtol=limit, atol=2e-16)
     np.testing.assert_array_equal(tail[:, 0], 1 if names[0] == "cdf" else 0)
     sign = 1 if names[1] == "icdf" else -1
     exact = special.ndtri(q[:, 1:4].astype(float)) * scale[1:4] * sign
     np.testing.assert_allclose(quantile[:, 1:4], exact, rtol=limit)
-    np.testing.assert_allclose(lower(sign * quantile[:, 4], float(scale[4])), q[:, 4], rtol=limit, atol=5e-6 * limit)
+    np.testing.assert_allclose(lower(sign * quantile[:, 4], float(scale[4])), q[:, 4], rtol=limit, atol=rounding)
     np.testing.assert_array_equal(quantile[:, 0], 0)
