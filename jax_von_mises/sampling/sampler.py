@@ -88,7 +88,8 @@ def sample_von_mises(
 
     *Streams.* A key gives the same words on every backend, bit for bit. On one backend, one method gives the same
     angles bit for bit in every shape, transformation and program, unless this package's CUDA kernels are turned on.
-    In float64, those that the direct method draws for arrays of parameters may differ by 4.5e-16. Angles from a CPU and a GPU, or from a kernel of this package and XLA, agree to the accuracy above.
+    In float64, those that the direct method draws for arrays of parameters may differ by 4.5e-16. Angles from a CPU
+    and a GPU, or from a kernel of this package and XLA, agree to the accuracy above.
 
     Examples
     --------
