@@ -106,19 +106,6 @@ def pytest_runtest_setup(item):
             pytest.skip(f"JAX {jax.__version__} has no keys of the kind {value}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
-def pytest_collection_modifyitems(items):
-    """For each test with the marker ``few(n)``, mark all cases after the first n as slow."""
-    seen = collections.Counter()
-    for item in items:
-        few = item.get_closest_marker("few")
-        if few is not None:
-            test = item.nodeid.split("[")[0]
-            seen[test] += 1
-            if seen[test] > few.args[0]:
-                item.add_marker("slow")
-
-
 @pytest.fixture
 def key(request):
     """Return a random key derived from the test's full name and parameters, so that tests draw different words."""

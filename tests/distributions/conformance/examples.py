@@ -40,8 +40,6 @@ class Example:
     make: Callable[..., Distribution]
     rules: dict[str, str]
     """The rule for the values of each parameter, a name in `VALUES`."""
-    ranks: dict[str, int]
-    """How many last axes of each parameter do not belong to the batch."""
     dimension: int = 3
     """The number of components of vectors."""
     pairs: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -93,7 +91,7 @@ def plain(kind: type[Parametric]) -> Example:
     listed: tuple[Parameter, ...] = kind.PARAMETERS
     rules = {each.name: each.values for each in listed}
     dimension = 4 if "mean_rotation" in rules else 3
-    return Example(kind.__name__, kind, rules, {each.name: each.event_rank for each in listed}, dimension)
+    return Example(kind.__name__, kind, rules, dimension)
 
 
 def natural(kind: type[Parametric]) -> Example:
@@ -115,15 +113,13 @@ def skewed(of: Example) -> Example:
         name=f"SineSkewed {of.name}",
         make=make,
         rules=of.rules | {"skewness": "share"},
-        ranks=of.ranks | {"skewness": 0},
     )
 
 
 def paired(of: Example, name: str, make: Callable[..., Distribution], own: dict[str, str]) -> Example:
     """Return the example of distributions that are made of two others each, and have parameters of their own."""
-    ranks = {parameter: rank + 1 for parameter, rank in of.ranks.items()} | dict.fromkeys(own, 1)
     pairs = {parameter: of.pairs.get(parameter, 0) + 1 for parameter in of.rules}
-    return dataclasses.replace(of, name=name, make=make, rules=of.rules | own, ranks=ranks, pairs=pairs)
+    return dataclasses.replace(of, name=name, make=make, rules=of.rules | own, pairs=pairs)
 
 
 def mixed(of: Example) -> Example:
@@ -147,7 +143,6 @@ def examples() -> dict[str, Example]:
         "CircularDistribution",
         lambda k, m: CircularDistribution(bimodal, k, m),
         {"k": "nonnegative and finite", "m": "real"},
-        {"k": 0, "m": 0},
         batched=False,
     )
     of_one_angle = [each for each in classes if each.make(**each.one()).event_shape == ()]

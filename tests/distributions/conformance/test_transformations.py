@@ -1,6 +1,5 @@
 """Test shapes, dtypes and transformations of every method by tracing alone, and that objects behave like values."""
 
-import functools
 import pickle
 
 import jax
@@ -115,7 +114,6 @@ def test_as_values(name):
     assert one == example.make(**given)
     assert one != example.make(**{each: leaf + np.float32(0.01) for each, leaf in given.items()})
     assert jax.tree.map(lambda leaf: leaf, one) == one
-    assert hash(type(one)) == hash(type(jax.tree.unflatten(*reversed(jax.tree.flatten(one)))))
     if example.batched:
         assert pickle.loads(pickle.dumps(one)) == one
     assert jax.jit(lambda one: one)(one) == jax.tree.map(jnp.asarray, one)
@@ -176,7 +174,7 @@ def test_refusals(name):
 @pytest.mark.parametrize("name", marked(PLAIN))
 def test_invalid_values_are_refused_if_checked(name):
     example = EXAMPLES[name]
-    if not isinstance(example.make, type | functools.partial) and not name.endswith("from_natural"):
+    if not isinstance(example.make, type) and not name.endswith("from_natural"):
         pytest.skip("made of others, which are checked")
     for parameter in example.rules:
         with pytest.raises(ValueError, match=parameter):
