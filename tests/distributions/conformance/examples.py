@@ -97,9 +97,7 @@ def plain(kind: type[Parametric]) -> Example:
 def natural(kind: type[Parametric]) -> Example:
     """Return the example of a class with its natural parameter."""
     dimension = 3 if plain(kind).of_vectors else 2
-    return Example(
-        f"{kind.__name__}.from_natural", kind.from_natural, {"natural": "natural"}, {"natural": 1}, dimension
-    )
+    return Example(f"{kind.__name__}.from_natural", kind.from_natural, {"natural": "natural"}, dimension)
 
 
 def skewed(of: Example) -> Example:
