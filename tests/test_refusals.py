@@ -19,11 +19,9 @@ LONGEST = 700
 
 
 def test_every_public_function_is_in_the_table():
-    """The table lists every public function and no other."""
-    named = {name for group in refusals.FUNCTIONS.values() for name in group}
-    assert refusals.public() - named - refusals.WITHOUT_ARGUMENTS == set()
-    assert named - refusals.public() == set()
-    assert refusals.WITHOUT_ARGUMENTS - refusals.public() == set()
+    """The table lists every public function and no other, besides methods of the classes for NumPyro."""
+    named = {name for group in refusals.FUNCTIONS.values() for name in group if not name.startswith("numpyro.")}
+    assert named | refusals.WITHOUT_ARGUMENTS == refusals.public()
 
 
 def test_invalid_arguments_get_a_clear_message(tmp_path):
@@ -37,7 +35,7 @@ def test_invalid_arguments_get_a_clear_message(tmp_path):
     lines = completed.stdout.splitlines()
     assert completed.returncode == 0, f"after {lines[-1:]}: {completed.stderr}"
     calls = [json.loads(line) for line in lines]
-    assert len(calls) > 1000
+    assert len(calls) > 800
     unclear = []
     for call in calls:
         function, *arguments = call["names"]

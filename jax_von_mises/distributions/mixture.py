@@ -171,14 +171,14 @@ class Mixture(OfDensity):
         shape = self._shape()
         return jnp.broadcast_to(jax.nn.log_softmax(arguments.as_jax(self.logits, self.dtype)), shape)
 
-    def _each(self, method: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
+    def _each(self, caller: str, method: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
         """Evaluate a `method` of all components at `value`, along a new last axis."""
-        value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
+        value = arguments.as_jax(arguments.parameter(f"Mixture.{caller}", "value", value))
         return method(jnp.expand_dims(value, -1 - len(self.event_shape)))
 
-    def _joint(self, value: ArrayLike) -> jax.Array:
+    def _joint(self, caller: str, value: ArrayLike) -> jax.Array:
         """Return the logarithm of each term w_j p_j of the density at `value`, along a new last axis."""
-        return em.log_of_term(self.log_weights(), self._each(self._weighted().log_prob, value))
+        return em.log_of_term(self.log_weights(), self._each(caller, self._weighted().log_prob, value))
 
     def _weighted(self) -> em.Components:
         """Return the components, with the parameters of those of weight 0 replaced, since they may be NaN."""
@@ -188,14 +188,14 @@ class Mixture(OfDensity):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
         if self._shape()[-1] > UNROLLED:
-            return special.logsumexp(self._joint(value), axis=-1)
-        value = arguments.as_jax(arguments.parameter("Mixture", "value", value))
+            return special.logsumexp(self._joint("log_prob", value), axis=-1)
+        value = arguments.as_jax(arguments.parameter("Mixture.log_prob", "value", value))
         logs: jax.Array = log_prob_by_component(self.broadcast(), value)
         return logs
 
     def prob(self, value: ArrayLike) -> jax.Array:
         """Return the density at `value`."""
-        weights, probs = em.promote_and_broadcast(self.probs, self._each(self._weighted().prob, value))
+        weights, probs = em.promote_and_broadcast(self.probs, self._each("prob", self._weighted().prob, value))
         return jnp.sum(weights * jnp.where(weights == 0, 0, probs), -1)
 
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
@@ -218,7 +218,7 @@ class Mixture(OfDensity):
 
     def _mean_of(self, method: str, each: Callable[[jax.Array], jax.Array], value: ArrayLike) -> jax.Array:
         """Return the mean over the components of a method at `value`."""
-        weights, found = em.promote_and_broadcast(self.probs, self._each(each, value))
+        weights, found = em.promote_and_broadcast(self.probs, self._each(method, each, value))
         return jnp.sum(weights * found, -1)
 
     def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
@@ -239,7 +239,7 @@ class Mixture(OfDensity):
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
         """Return the probability of each component given `value`, along a new last axis."""
-        return em.posterior(self._joint(value))
+        return em.posterior(self._joint("responsibilities", value))
 
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
         self._shape()

@@ -294,29 +294,30 @@ class NaturalVonMises(OfNatural, VonMises):
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.cdf`; every full turn adds 1."""
         if start is not None:
-            return self._between(start, value)
+            return self._between("cdf", start, value)
         return self._of_natural("cdf", from_direction(von_mises.cdf_at), value)
 
     def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.log_cdf`."""
         if start is not None:
-            return jnp.log(self._between(start, value))
+            return jnp.log(self._between("log_cdf", start, value))
         return self._of_natural("log_cdf", from_direction(von_mises.log_cdf_at), value)
 
     def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.sf`."""
         if start is not None:
-            return 1 - self._between(start, value)
+            return 1 - self._between("sf", start, value)
         return self._of_natural("sf", from_direction(von_mises.sf_at), value)
 
     def log_sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """See `jax_von_mises.log_sf`."""
         if start is not None:
-            return jnp.log(1 - self._between(start, value))
+            return jnp.log(1 - self._between("log_sf", start, value))
         return self._of_natural("log_sf", from_direction(von_mises.log_sf_at), value)
 
-    def _between(self, start: ArrayLike, value: ArrayLike) -> jax.Array:
+    def _between(self, caller: str, start: ArrayLike, value: ArrayLike) -> jax.Array:
         """Return the probability from `start` to `value`, up to a few ulp of 1."""
+        start = arguments.parameter(f"VonMises.{caller}", "start", start)
         before, after = self.cdf(start), self.cdf(value)
         shape, dtype = (
             jnp.broadcast_shapes(before.shape, after.shape),

@@ -125,6 +125,7 @@ def test_tabulated(key):
     assert float(error) == pytest.approx(float(bound), rel=0.5)
 
 
+@pytest.mark.more
 def test_draws_of_a_tabulated_distribution(key):
     one = CircularDistribution(von_mises, 0.0, 3.0)
     table = one.tabulate()

@@ -18,37 +18,40 @@ SUMMARIES = "mean", "mode", "mean_resultant_length", "variance", "stddev", "entr
 EDGES = np.linspace(-np.pi, np.pi, 65)
 
 
-def of_batch(one, x, angles, q):
-    """Return the results for one distribution, or for a batch along the last axis of `angles` and `q`."""
-    found = {"log_prob": one.log_prob(x), "prob": one.prob(x)}
-    found |= {name: getattr(one, name)() for name in SUMMARIES if hasattr(one, name)}
-    if of_one_angle(one):
-        start = np.asarray(-np.pi, q.dtype)
-        for name in ("cdf", "sf", "log_cdf", "log_sf") if q.dtype == np.float64 else ("cdf", "sf"):
-            found[name] = getattr(one, name)(angles)
-        found |= {"from -pi": one.cdf(angles, start=start), "icdf": one.icdf(q), "isf": one.isf(q, start=start)}
-        found |= {f"moment {order}": one.moment(order) for order in (0, 1, 2)}
-    return found
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def evaluated(example, given, x, angles, q):
-    """Return what the methods of three distributions return, along the first axis."""
+def evaluated(example, given, x):
+    """Return the densities at x, and the other properties, of three distributions along the first axis."""
 
-    def one(given, other, angles, q):
-        made = example.make(**given)
-        found = of_batch(made, x, angles, q)
-        if hasattr(made, "kl_divergence"):
-            found["kl_divergence"] = made.kl_divergence(example.make(**other))
+    def of(given, other, x):
+        one = example.make(**given)
+        found = {"log_prob": one.log_prob(x), "prob": one.prob(x)}
+        found |= {name: getattr(one, name)() for name in SUMMARIES if hasattr(one, name)}
+        if of_one_angle(one):
+            found |= {f"moment {order}": one.moment(order) for order in (0, 1, 2)}
+        if hasattr(one, "kl_divergence"):
+            found["kl_divergence"] = one.kl_divergence(example.make(**other))
         return found
 
     other = {name: jnp.roll(leaf, -1, 0) for name, leaf in given.items()}
     if not example.batched:
-        return jax.vmap(one)(given, other, angles.T, q.T)
-    x = x[:, None]
-    found = one(given, other, angles, q)
-    summaries = {*SUMMARIES, "kl_divergence", *(f"moment {order}" for order in (0, 1, 2))}
-    return {name: leaf if name in summaries else jnp.moveaxis(leaf, 1, 0) for name, leaf in found.items()}
+        return jax.vmap(of, in_axes=(0, 0, None))(given, other, x)
+    found = of(given, other, x[:, None])
+    return found | {name: jnp.moveaxis(found[name], 1, 0) for name in ("log_prob", "prob")}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def probabilities(example, given, angles, q):
+    """Return the probabilities and quantiles of three distributions of one angle, along the first axis."""
+
+    def of(given, angles, q):
+        one, start = example.make(**given), np.asarray(-np.pi, q.dtype)
+        names = ("cdf", "sf", "log_cdf", "log_sf") if q.dtype == np.float64 else ("cdf", "sf")
+        found = {name: getattr(one, name)(angles) for name in names}
+        return found | {"from -pi": one.cdf(angles, start=start), "icdf": one.icdf(q), "isf": one.isf(q, start=start)}
+
+    if not example.batched:
+        return jax.vmap(of)(given, angles.T, q.T)
+    return {name: leaf.T for name, leaf in of(given, angles, q).items()}
 
 
 @pytest.fixture(scope="module", params=cases.cases(QUICK))
@@ -66,21 +69,36 @@ def nodes(case):
 
 @pytest.fixture(scope="module")
 def evaluate(case, nodes):
-    """Return a function of parameters, angles and probabilities that returns the results as NumPy arrays."""
+    """Return a function of parameters that returns the densities and other properties as NumPy arrays."""
+    return lambda given: jax.tree.map(np.asarray, evaluated(case.example, given, nodes[0]))
+
+
+@pytest.fixture(scope="module")
+def measure(case):
+    """Return a function of parameters, angles and probabilities that returns probabilities and quantiles."""
+    if not of_one_angle(case.one):
+        return lambda given: {}
 
     def of(given, angles=None, q=None):
         angles = np.stack([EDGES] * 3, 1) if angles is None else angles
         q = np.linspace(0.01, 0.99, 65)[:, None] * np.ones(3) if q is None else q
-        given = case.example, given, nodes[0], angles.astype(case.dtype), q.astype(case.dtype)
-        return jax.tree.map(np.asarray, evaluated(*given))
+        return jax.tree.map(
+            np.asarray, probabilities(case.example, given, angles.astype(case.dtype), q.astype(case.dtype))
+        )
 
     return of
 
 
 @pytest.fixture(scope="module")
 def found(case, evaluate):
-    """Return the results for the example's parameters."""
+    """Return the densities and other properties for the example's parameters."""
     return evaluate(case.example.parameters(case.dtype))
+
+
+@pytest.fixture(scope="module")
+def measured(case, measure):
+    """Return the probabilities and quantiles for the example's parameters."""
+    return measure(case.example.parameters(case.dtype))
 
 
 def test_density(case, nodes, found):
@@ -127,7 +145,7 @@ def test_summaries(case, nodes, found):
             close(found["mean_resultant_length"], np.linalg.norm(mean, axis=-1))
 
 
-def test_probabilities_and_quantiles(case, nodes, found, evaluate):
+def test_probabilities_and_quantiles(case, nodes, found, measured, measure):
     """They are integrals over the density, and the inverse of them, from any start and over the turns."""
     if not of_one_angle(case.one):
         pytest.skip("points of several dimensions have no order")
@@ -135,21 +153,21 @@ def test_probabilities_and_quantiles(case, nodes, found, evaluate):
     p = (found["prob"].astype(float) * nodes[1]).reshape(3, 64, -1).sum(2)
     exact = np.concatenate([np.zeros((3, 1)), np.cumsum(p, 1)], 1)
     close = functools.partial(np.testing.assert_allclose, atol=case.tolerance(2e-6, 1e-8))
-    close(found["from -pi"], exact)
-    close(np.diff(found["cdf"], axis=1), p)
-    close(found["sf"], 1 - found["cdf"])
-    inside = (found["cdf"] > 1e-3) & (found["cdf"] < 0.999)
+    close(measured["from -pi"], exact)
+    close(np.diff(measured["cdf"], axis=1), p)
+    close(measured["sf"], 1 - measured["cdf"])
+    inside = (measured["cdf"] > 1e-3) & (measured["cdf"] < 0.999)
     for name in ("cdf", "sf") if case.dtype == np.float64 else ():
-        close(np.exp(found[f"log_{name}"][inside]), found[name][inside])
+        close(np.exp(measured[f"log_{name}"][inside]), measured[name][inside])
     # Angles of other turns, and the quantiles of the probabilities that were found.
-    other = evaluate(given, EDGES[:, None] + np.array([2, -4, 6]) * np.pi, found["cdf"].T)
+    other = measure(given, EDGES[:, None] + np.array([2, -4, 6]) * np.pi, measured["cdf"].T)
     turns = np.array([1, -2, 3])[:, None]
     close(other["from -pi"], exact + turns, atol=case.tolerance(2e-5, 1e-8))
-    close(other["cdf"], found["cdf"] + turns, atol=case.tolerance(2e-5, 1e-8))
-    last = evaluate(given, q=1 - exact.T)
+    close(other["cdf"], measured["cdf"] + turns, atol=case.tolerance(2e-5, 1e-8))
+    last = measure(given, q=1 - exact.T)
     # The error of a quantile is that of the probability over the density.
     density = np.stack([np.convolve(row, [0.5, 0.5]) for row in p]) * 64 / (2 * np.pi)
-    for quantile, lower in ((other["icdf"], found["cdf"]), (last["isf"], exact)):
+    for quantile, lower in ((other["icdf"], measured["cdf"]), (last["isf"], exact)):
         away = np.where((lower > 1e-3) & (lower < 0.999), quantile - EDGES, 0)
         close(away * density, 0, atol=case.tolerance(5e-6, 1e-8))
         assert np.abs(away).max() < 1.5
@@ -187,18 +205,18 @@ def test_intervals(name):
         assert held.max() < 0.601
 
 
-def test_invalid_parameters(case, evaluate, found):
+def test_invalid_parameters(case, evaluate, measure, found, measured):
     """They give NaN in each result that depends on them, and change nothing of the other distributions of the batch."""
-    given = case.example.parameters(case.dtype)
+    given, before = case.example.parameters(case.dtype), found | measured
     for name in case.example.rules:
-        bad = evaluate(case.example.invalid(name, case.dtype))
-        changed = evaluate(given | {name: np.roll(given[name], 1, 0)})
+        invalid, other = case.example.invalid(name, case.dtype), given | {name: np.roll(given[name], 1, 0)}
+        bad, changed = evaluate(invalid) | measure(invalid), evaluate(other) | measure(other)
         for result, value in bad.items():
-            depends = np.any(changed[result] != found[result], 0)
+            depends = np.any(changed[result] != before[result], 0)
             assert np.isnan(value[:2][:, depends]).all(), (name, result)
             if result != "kl_divergence":  # from each distribution to the next one
                 # A loop that solves for the quantiles of all goes on until each of them is found.
                 rounding = case.tolerance(1e-6, 1e-13) if result in ("icdf", "isf") else 0
                 np.testing.assert_allclose(
-                    value[2], found[result][2], rtol=rounding, atol=0, err_msg=f"{name} {result}"
+                    value[2], before[result][2], rtol=rounding, atol=0, err_msg=f"{name} {result}"
                 )
