@@ -169,6 +169,14 @@ def test_gradient(k):
             np.testing.assert_allclose(slope, (up - down) / 2e-6, rtol=1e-5, atol=1e-7 * (1 + k))
 
 
+def test_gradient_without_a_direction():
+    """Where the angles balance exactly, the estimates do not move: the derivative is 0, not NaN."""
+    x = np.float32([0, 0, np.pi, -np.pi])
+    assert jax.tree.leaves(jvm.fit(x)) == [0, 0]
+    for slopes in jax.jacobian(jvm.fit)(x):
+        np.testing.assert_array_equal(slopes, 0)
+
+
 @pytest.mark.more
 def test_gradient_without_weights():
     """Rotating all angles rotates only the direction; second derivatives are finite."""

@@ -19,7 +19,7 @@ os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.1"
 configure(
     platform="cpu", x64=True, memory_fraction=0.5, preallocate=False, allocator="bfc", threads=2, vector_width=128,
     cpu_devices=3, compile_threads=2, latency_hiding=True, profile_guided=True, profiled_runs=5, cuda_kernels=False,
-    xla_flags={"xla_cpu_use_fusion_emitters": True, "--xla_gpu_cuda_data_dir": "a b"},
+    xla_flags={"xla_cpu_enable_fast_math": False, "--xla_gpu_cuda_data_dir": "a b"},
 )
 option = configuration.EARLY
 before = getattr(jax.config, option)
@@ -39,12 +39,12 @@ except RuntimeError as error:
     print(error)
 assert jax.config.jax_enable_x64 is False and os.environ["PJRT_NPROC"] == "2"
 """
-    before = "--xla_cpu_use_fusion_emitters=false --xla_hlo_graph_sharding_color --xla_cpu_enable_fast_min_max=false"
+    before = "--xla_cpu_enable_fast_math=true --xla_hlo_graph_sharding_color --xla_cpu_enable_fast_min_max=false"
     flags, refused = children.run(program, XLA_FLAGS=before, JAX_PLATFORMS=None, JAX_ENABLE_PGLE=None)
     assert flags == (
         "--xla_hlo_graph_sharding_color --xla_cpu_enable_fast_min_max=false --xla_cpu_prefer_vector_width=128 "
         "--xla_gpu_force_compilation_parallelism=2 --xla_gpu_enable_latency_hiding_scheduler=true "
-        '--xla_cpu_use_fusion_emitters=true --xla_gpu_cuda_data_dir="a b"'
+        '--xla_cpu_enable_fast_math=false --xla_gpu_cuda_data_dir="a b"'
     )
     assert refused.startswith("configure: JAX has started, on cpu, so it ignores new values of PJRT_NPROC")
     assert "start the program with PJRT_NPROC=4 in its environment" in refused
