@@ -11,7 +11,7 @@ import pytest
 
 import jax_von_mises as jvm
 from jax_von_mises import rotations, runtime
-from tests.marks import more
+from tests.marks import more, slow
 
 DENSITIES = ("log_prob", "prob", "cdf", "sf", "log_cdf", "log_sf", "icdf", "isf")
 MOMENTS = ("entropy", "mean", "mode", "variance", "stddev", "kl_divergence")
@@ -262,7 +262,7 @@ def test_narrow_parameters_in_64_bits(name, dtype):
             assert all(shape.dtype in (dtype, jnp.complex64) for shape in shapes), call
 
 
-@pytest.mark.parametrize("name", ["WrappedCauchy", *more("4 dimensions", "WrappedNormal", "IsotropicGaussianSO3")])
+@pytest.mark.parametrize("name", ["WrappedCauchy", *slow("4 dimensions", "WrappedNormal", "IsotropicGaussianSO3")])
 def test_draws_in_64_bits(name):
     """Draws of float32 parameters are the same in 64-bit mode; those of rotations by the table, up to rounding."""
     call = tabulated if name == "IsotropicGaussianSO3" else direct

@@ -59,7 +59,7 @@ def test_derivatives_are_those_of_the_package(extra, key):
     np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_reverse_mode_and_vmap(extra, key):
     k = jnp.asarray(np.tile(KAPPAS, (300, 1)))
     reverse = jax.grad(lambda k: extra.sample_von_mises(key, 0.5, k).sum())(k)

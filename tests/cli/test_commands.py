@@ -19,6 +19,7 @@ from jax_von_mises.cli import program, summary
 from jax_von_mises.sampling import sampler
 from jax_von_mises.streams import npy
 from tests import children
+from tests.marks import slow
 
 SMALL = ("--size", "1000", "--concentration", "3")
 
@@ -168,7 +169,7 @@ def test_summary_of_a_large_loc(sample):
     assert found[1] == (pytest.approx(0.00501, rel=0.03), pytest.approx(0.0050126, rel=1e-3))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_summary_of_opposite_modes(sample):
     """The mean direction of an angle may be opposite to its location."""
     pair = ("--distribution", "cosine-bivariate-von-mises", "--concentration", "1,50", "--correlation", "20")
@@ -223,7 +224,7 @@ def test_options_of_pairs(sample):
     np.testing.assert_array_equal(np.load("a.npy"), drawn)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_pairs(sample):
     """The file holds the class's draws; the summary compares both angles with the distribution."""
     result = sample(*PAIRS, *PAIR_VALUES, "--block", "400")
@@ -492,7 +493,7 @@ def start(directory, *argv, **environment):
     ("number", "suffix"),
     [
         (signal.SIGINT, "npy"),
-        (signal.SIGTERM, "npy"),
+        *slow((signal.SIGTERM, "npy")),
         (signal.SIGKILL, "zarr"),
     ],
 )

@@ -52,7 +52,7 @@ def test_samples_have_that_layout():
     )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_layout_in_float64():
     key = jax.random.key(2026)
     with jax.enable_x64(True):
@@ -64,7 +64,7 @@ def test_layout_in_float64():
     )
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [2.0, 300.0])
 def test_von_mises(key, kappa):
     """All methods agree with those of `VonMises`, and draws with its draws."""
@@ -89,7 +89,7 @@ def test_von_mises(key, kappa):
         assert float(moved.cdf(2.0)) == pytest.approx(float(other.cdf(0.0) - other.cdf(-np.pi - 2)), abs=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_draws_warn_of_a_large_error(key):
     """Three narrow pieces between jumps leave few panels elsewhere; a traced draw cannot warn."""
 
@@ -104,7 +104,7 @@ def test_draws_warn_of_a_large_error(key):
     jax.jit(lambda width: CircularDistribution(pieces, width, nodes=512).sample(key, (3,)))(np.float32(0.005))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_tabulated(key):
     """A tabulated distribution gives the same results and derivatives, and builds no panels in later programs."""
 
@@ -137,7 +137,7 @@ def test_draws_of_a_tabulated_distribution(key):
         table.cdf("a")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [True, False])
 def test_log_density_that_closes_over_traced_values(wide):
     """Derivatives with respect to such a value are those with respect to a parameter, forwards and backwards."""
@@ -165,7 +165,7 @@ def test_log_density_that_closes_over_traced_values(wide):
         assert float(each[0]) == pytest.approx(exact, abs=bound)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_products_of_matrices():
     """A log density with a product of matrices can be mapped, and differentiated forwards and twice."""
 
@@ -229,7 +229,7 @@ def test_mode_at_pi(kappa):
     assert float(own.cdf(0.0)) == pytest.approx(stats.norm.cdf(beyond), rel=2e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_float64_inside_of_float32():
     """A formula that float32 cannot evaluate is computed in float64, unless it does not compile in float64."""
     assert float(CircularDistribution(wrapped_cauchy, 0.9999).error()) < 1e-6
@@ -268,7 +268,7 @@ def test_refusals(make, error, message):
         make()
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_values_are_checked_on_request():
     """Invalid values give NaN by default, and an error with `validate_args`."""
     for make, message in (

@@ -212,7 +212,7 @@ OF_ONE_ANGLE = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "Cardioid" else pytest.mark.more) for name in OF_ONE_ANGLE],
+    [pytest.param(name, marks=() if name == "Cardioid" else pytest.mark.slow) for name in OF_ONE_ANGLE],
 )
 def test_where_probabilities_are_counted_from(name):
     """They are integrals of the density from `start`, over all turns, and quantiles are their inverses."""
@@ -245,7 +245,7 @@ def test_where_probabilities_are_counted_from(name):
         np.testing.assert_allclose(back, inside, atol=3e-4)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_divergences_of_batches():
     p = VonMises(np.float32([0.0, 1.0]), 2.0)
     q = jvm.WrappedNormal(0.5, np.float32([[0.5], [1.0], [2.0]]))

@@ -144,7 +144,7 @@ def test_quantiles_in_bfloat16():
     assert float(narrow.icdf(0.5)) == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_derivatives_of_the_mode():
     """They are differences of the modes found on a fine grid, and an interval without mass is the mode."""
     with jax.enable_x64(True):
@@ -171,7 +171,7 @@ def test_derivatives_of_the_mode():
             assert found == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_divergence_from_itself():
     """It is not negative, and its derivatives stay those of the divergence."""
     mixture = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 2.0], [5.0, 20.0]))

@@ -297,8 +297,8 @@ def test_samples_that_cannot_be_used(kind):
     "name",
     [
         "angles",
-        pytest.param("tori", marks=more),
-        pytest.param("sines", marks=more),
+        pytest.param("tori", marks=pytest.mark.slow),
+        pytest.param("sines", marks=pytest.mark.slow),
         pytest.param("cosines", marks=slow),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import jax_von_mises as jvm
 from jax_von_mises import Mixture, VonMises, VonMisesFisher
 from tests import reference, sphere_reference
-from tests.marks import more
+from tests.marks import more, slow
 
 LENGTHS = [0.0, 1e-30, 1e-10, 1e-3, 0.5, 7.0, 1e3, 1e6]
 DIMENSIONS = [2, 3, 5]
@@ -59,7 +59,7 @@ def dtype(request):
 
 
 @pytest.mark.parametrize(
-    ("d", "dtype"), [(3, "float64"), *more((2, "float32"), (2, "float64"), (5, "float32"))], indirect=["dtype"]
+    ("d", "dtype"), [(3, "float64"), *slow((2, "float32"), (2, "float64"), (5, "float32"))], indirect=["dtype"]
 )
 def test_derivatives(d, dtype):
     """First derivatives are those of the exponential family, however small the parameter is."""
@@ -92,7 +92,7 @@ def test_derivatives(d, dtype):
         np.testing.assert_allclose(slope, expected, atol={"float32": 4e-6, "float64": 1e-13}[dtype] * expected.max())
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [VonMises, VonMisesFisher])
 def test_differences(kind):
     """Derivatives at 0 agree with differences, for functions of two distributions and of mixtures, too."""
@@ -144,8 +144,8 @@ def test_densities_of_long_vectors():
     assert np.max(np.abs(found - expected) / np.maximum(1, np.abs(expected))) < 1e-6
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("d", [*more(2), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [*slow(2), 3])
 def test_second_derivatives(d):
     """The Hessian is minus the covariance, at 0 and elsewhere; mixed derivatives are those of the product."""
     x = np.eye(d, dtype=np.float32)[0] * 0.6 + np.eye(d, dtype=np.float32)[1] * 0.8
@@ -172,7 +172,7 @@ def test_second_derivatives(d):
     ("kind", "batch", "dtype"),
     [
         (VonMisesFisher, (3,), "float32"),
-        *more((VonMises, (), "float32"), (VonMises, (2, 3), "float64"), (VonMisesFisher, (), "float64")),
+        *slow((VonMises, (), "float32"), (VonMises, (2, 3), "float64"), (VonMisesFisher, (), "float64")),
     ],
     indirect=["dtype"],
 )
@@ -202,7 +202,7 @@ def test_draws_are_those_of_the_other_parameters(kind, batch, key, dtype):
             np.testing.assert_allclose(mixture.log_prob(0.5), same.log_prob(0.5), rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("d", [*more(2), 3, *more(5)])
+@pytest.mark.parametrize("d", [*slow(2), 3, *slow(5)])
 def test_derivatives_of_draws(d, key):
     """The mean of the derivatives of draws is the derivative of their mean; that of each draw is tangent and finite."""
     number = 2**15
@@ -300,8 +300,8 @@ def test_divergence_from_uniform(k, dtype):
     assert VonMises(0.0, np.inf).kl_to_uniform() == np.inf
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("d", [*more(2), 3, *more(5)])
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [*slow(2), 3, *slow(5)])
 def test_a_zero_direction(d, key):
     """With the concentration 0, the zero vector gives the uniform distribution; with any other one, NaN."""
     zero, first = np.zeros(d, np.float32), np.eye(d, dtype=np.float32)[0]
@@ -339,7 +339,7 @@ def test_refusals():
             getattr(VonMises(0.0, 1.0), method)(VonMisesFisher([0, 1], 1.0))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_second_derivatives_of_densities_and_probabilities():
     """Those of densities are right at 0; those of probabilities, which have no digit there, raise."""
 

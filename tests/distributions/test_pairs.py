@@ -60,7 +60,7 @@ def test_log_prob(name):
     np.testing.assert_allclose(later, program("log_prob")(pair, x), atol=1e-5)
 
 
-@more
+@slow
 @names
 def test_log_prob_of_concentrated_pairs(name, key):
     """Near the modes, for concentrations up to 1e7, the error is mostly the effect of rounding the angles."""
@@ -146,7 +146,8 @@ def test_density_of_marginals(name):
         CLASSES[name](0.0, np.zeros(3), 1.0, 1.0, 0.0).marginal()
 
 
-@sine_more
+@slow
+@names
 def test_marginal(name):
     """Quantiles of both marginals have the reference's tails, up to the reported error or 4 ulp of the angle."""
     q = np.float32([1e-6, 1e-3, 0.1, 0.3, 0.5, 0.8, 0.999])
@@ -165,7 +166,8 @@ def test_marginal(name):
     assert float(pair.marginal(1).mean()) == pytest.approx(float(pair.mean()[1]), abs=2e-6)
 
 
-@sine_more
+@slow
+@names
 def test_second_derivatives(name):
     """In float64, Hessians are symmetric and agree with differences; gradients in float32 agree with float64."""
     x, k = np.array([0.9, -0.4], np.float32), np.array([5.0, 6.0, -7.0])
@@ -188,7 +190,7 @@ def test_second_derivatives(name):
 # ----------------------------------------------------------------------------------------------------- draws
 
 
-@more
+@slow
 @names
 def test_moments_of_draws(name, key):
     """Moments of draws are within 4.5 standard errors of the exact ones, by either route, also with two modes."""

@@ -143,7 +143,7 @@ def test_draws(method, sigma):
     assert scipy.stats.kstest(angle, lambda x: np.interp(x, grid[::20], total)).pvalue > 1e-4
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_derivative_of_draws():
     def draw(sigma, method="direct"):
         return IsotropicGaussianSO3(MEAN, sigma).sample(jax.random.key(1), (50,), method=method)
@@ -159,7 +159,7 @@ def test_derivative_of_draws():
         np.testing.assert_allclose(jax.jacfwd(draw)(0.0), jax.jacfwd(draw)(1e-9), rtol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_derivatives_of_log_prob():
     q = IsotropicGaussianSO3(MEAN, 0.8).sample(jax.random.key(2))
     with jax.enable_x64(True):
@@ -260,7 +260,7 @@ def test_score_of_tiny_scales():
             np.testing.assert_allclose(score, [-2 * half / np.float32(scale) ** 2, 0, 0], rtol=2e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-7, 0.05, 0.79, 1.0, 2.0])
 def test_derivatives_of_the_score_at_the_mean(scale):
     """At the mean, the score changes like that of a normal distribution, and not with the scale."""
@@ -289,7 +289,7 @@ def test_derivative_of_the_expected_score_norm():
         assert jax.grad(norm)(scale) == 0
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_half_precision_rounds_float32():
     dtype = jnp.bfloat16
     given = jnp.asarray(MEAN, dtype), jnp.asarray(0.5, dtype)

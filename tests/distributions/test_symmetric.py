@@ -175,7 +175,7 @@ def test_derivatives_at_the_ends(make, density, rho):
             np.testing.assert_allclose(found, np.array([with_x, -with_x, with_rho], float), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_infinitely_wide_normals():
     """At an infinite scale, the distribution is uniform, and nothing but `stddev` depends on the scale."""
 
@@ -213,7 +213,7 @@ def test_scores(dtype):
     assert error.max() < {"float32": 2e-6, "float64": 1e-13}[dtype]
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_score_is_the_derivative_of_the_log_density(key):
     distribution = WrappedNormal(2.5, np.float32([0.2, 1.0, 3.0]))
     x = distribution.sample(key, (20,))
@@ -249,7 +249,7 @@ def test_quantiles_at_the_ends(dtype):
                         np.testing.assert_allclose(x, alone, atol=1e-3 if dtype == "float32" else 1e-9)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "names", "limit"),
     [

@@ -52,8 +52,8 @@ QUICK = {
 @pytest.mark.parametrize(
     "name",
     [
-        # These two take a third of the time of all.
-        pytest.param(name, marks=pytest.mark.slow if name in ("angle_policy", "direction_noise") else pytest.mark.more)
+        # The others compile for 10 s to a minute each.
+        pytest.param(name, marks=pytest.mark.more if name in ("heading_filter", "phase_noise") else pytest.mark.slow)
         for name in QUICK
     ],
 )
@@ -94,7 +94,7 @@ def test_published_turtles():
     assert 1e-10 < p < np.exp(-statistic)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_published_bic_of_households():
     """K. Hornik and B. Gruen, J. Stat. Softw. 58, 2014; their densities are per share of the sphere."""
     x, women = direction_clusters.households()

@@ -14,7 +14,7 @@ import jax_von_mises as jvm
 from jax_von_mises import VonMises, fit, log_prob, standard_errors
 from jax_von_mises.functions.samples import WeightedSets
 from tests import reference
-from tests.marks import more
+from tests.marks import more, slow
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 
@@ -177,7 +177,7 @@ def test_gradient_without_a_direction():
         np.testing.assert_array_equal(slopes, 0)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_gradient_without_weights():
     """Rotating all angles rotates only the direction; second derivatives are finite."""
     with jax.enable_x64(True):
@@ -219,7 +219,7 @@ def test_known_direction_at_the_ends():
         assert np.isnan(bad.concentration)
 
 
-@pytest.mark.parametrize("correction", more(True, False))
+@pytest.mark.parametrize("correction", slow(True, False))
 def test_gradient_with_a_known_direction(correction):
     """Gradients with respect to angles, weights and the direction agree with central differences."""
 
@@ -245,9 +245,9 @@ def corrected(k, n, known):
     return max(k - ((0 if known else 1 / (k * first)) - second / first**2) / (2 * n), 0)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("known", "dtype"), [(False, "float32"), *more((True, "float32"), (False, "float64"), (True, "float64"))]
+    ("known", "dtype"), [(False, "float32"), *slow((True, "float32"), (False, "float64"), (True, "float64"))]
 )
 def test_bias_correction(known, dtype):
     """The correction agrees with SciPy; n is the sum of the weights, or `size`."""

@@ -14,7 +14,7 @@ from scipy import stats
 import jax_von_mises as jvm
 from jax_von_mises.functions import von_mises
 from tests import reference
-from tests.marks import more
+from tests.marks import more, slow
 
 DTYPES = ("float32", "float64")
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
@@ -488,8 +488,8 @@ def test_derivatives(name, of):
     ("name", "twice"),
     [
         ("sf", False),
-        *more(*((name, False) for name in ("log_cdf", "prob", "icdf", "log_sf", "isf"))),
-        *more(("log_cdf", True), ("icdf", True)),
+        *slow(*((name, False) for name in ("log_cdf", "prob", "icdf", "log_sf", "isf"))),
+        *slow(("log_cdf", True), ("icdf", True)),
     ],
 )
 def test_other_derivatives(name, twice):

@@ -23,7 +23,8 @@ from tests.marks import more, slow
 
 # Mixtures share one program.
 QUICK = ("von Mises 5", "two modes", "spike on a flat background")
-NAMES = [*QUICK, *more(*(name for name in EXAMPLES if name not in QUICK))]
+MORE = ("von Mises 1e4", "von Mises 1e7", "wrapped normal 0.02", "uniform")
+NAMES = [*QUICK, *more(*MORE), *slow(*(name for name in EXAMPLES if name not in (*QUICK, *MORE)))]
 CANCELLING = ("wrapped Cauchy 0.9999", "wrapped normal 0.02", "cardioid 0.5")
 FLOAT32 = np.dtype(np.float32)
 
@@ -121,7 +122,7 @@ def test_float64(name):
     assert off < (1e-8 if "spike" in name else 1e-12)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_hints():
     """Narrow modes between the first edges are found if `points` lists them."""
     example = of_mixture((0.5, 1e9, 0.31), (0.5, 1e9, 2.004))
@@ -129,7 +130,7 @@ def test_hints():
     assert worst <= error < 1e-4
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_jumps_are_reported():
     """A density with a jump is integrated, and its larger error is part of the estimate."""
     example = Example(lambda x, level, m=jnp: m.where(m.abs(x) < 1, level, 0 * x), (np.log(3.0),), (-1.0, 1.0))
@@ -152,8 +153,7 @@ HISTOGRAMS = {
 }
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(("dtype", "count"), [("float32", 64), *more(("float32", 256), ("float64", 64))])
+@pytest.mark.parametrize(("dtype", "count"), [*more(("float32", 64)), *slow(("float32", 256), ("float64", 64))])
 def test_jumps_to_zero_keep_the_mass(dtype, count):
     """Tails and quantiles of histograms with empty bins are those of their closed form, wherever the jumps are."""
     q = np.linspace(0.005, 0.995, 100)
@@ -210,7 +210,7 @@ def is_missed(example, points):
     return np.max(gaps * np.sqrt(example.parameters[1])) > 2
 
 
-@pytest.mark.parametrize(("seed", "number"), [*more((0, 10)), *slow(*((seed, 250) for seed in range(1, 9)))])
+@pytest.mark.parametrize(("seed", "number"), [*slow((0, 10)), *slow(*((seed, 250) for seed in range(1, 9)))])
 def test_error_of_random_densities(seed, number):
     """The estimate is an upper bound of the true error for densities without a missed mode."""
     rng, missed = np.random.default_rng(20261125 + seed), 0
@@ -242,7 +242,7 @@ def test_ends_that_differ_give_nan():
     assert np.isnan(table.log_normalizer)
 
 
-@pytest.mark.parametrize(("rho", "wide"), more((0.9, True), (0.5, False)))
+@pytest.mark.parametrize(("rho", "wide"), slow((0.9, True), (0.5, False)))
 def test_derivative_of_angles(rho, wide):
     """Derivatives agree with those of the wrapped Cauchy quantile, tan(x/2) = (1 - rho)/(1 + rho) tan(pi (F - 1/2))."""
     rng = np.random.default_rng(1)
@@ -263,7 +263,7 @@ def test_derivative_of_angles(rho, wide):
     assert float(backwards) == pytest.approx((2 * x.astype(float) * slope).sum(), rel=1e-4)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_many_sets_of_parameters():
     """`jax.vmap` makes a table for each set of parameters, with or without gaps."""
     t, from_end = np.array([0.01, 0.3, 0.49], np.float32), np.array([True, False, True])

@@ -115,7 +115,7 @@ def check_quantile(name, parameters, dtype, smallest, bound):
         assert error.max() < bound, (k, error.max())
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @names
 def test_table(name):
     """Beyond 4 ulp of the angle, the table and the direct quantile differ by less than 4e-6 of the tail probability."""

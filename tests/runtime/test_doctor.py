@@ -208,13 +208,13 @@ def test_this_machine(monkeypatch, tool, capsys):
         ("XLA_FLAGS", "--xla_no_such_flag=1", "XLA ends every program that uses JAX: Unknown flag"),
         pytest.param(
             *("XLA_FLAGS", "--xla_gpu_autotune_level=abc", "Couldn't interpret value abc for flag xla_gpu_autotune"),
-            marks=pytest.mark.more,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "XLA_FLAGS",
             "--xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false",
             "fails the check",
-            marks=pytest.mark.more,
+            marks=pytest.mark.slow,
         ),
         ("PYTHONPATH", None, "JAX cannot be imported: ImportError: broken"),
     ],

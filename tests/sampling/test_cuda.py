@@ -106,7 +106,7 @@ def test_draws_by_the_plain_path(launches, key, monkeypatch):
         assert sampler.kernels_for(request()) is None
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_transformations(launches, key):
     """`jax.vmap` takes the plain path; derivatives use the kernel's angles and agree with the plain path's."""
     kappas = jnp.linspace(0.5, 9, 6).reshape(2, 3)

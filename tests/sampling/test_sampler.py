@@ -112,7 +112,7 @@ def test_inside_jit(method):
     np.testing.assert_allclose(cosine, np.cos(2 * np.asarray(outside)), atol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_constants_of_a_program(method):
     """Constant arguments give the same angles as traced ones.
@@ -236,7 +236,7 @@ def test_default_dtype():
         assert dtype(0.0, 1.0, dtype=jnp.float32) == jnp.float32
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("array", [False, True])
 def test_float64_shapes(array):
     """The angles do not depend on the shape; those of an array of concentrations agree to 4.5e-16."""

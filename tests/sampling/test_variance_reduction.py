@@ -179,7 +179,7 @@ def reverse(*arguments):
     return np.asarray(x), np.stack(slopes)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_share_of_the_arc(key, dtype):
     """The fraction of the arc's probability before each angle is the one that the angle's word determines."""
@@ -222,7 +222,7 @@ def test_reference_agrees_with_mpmath():
         assert arcs.share_before(x, a, b, k)[0] == pytest.approx(float(exact), rel=1e-13)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_angles_lie_in_the_arc(key, dtype):
     """Angles drawn from arcs on any turn lie in the arc up to rounding, and exactly if its ends are in [-pi, pi)."""

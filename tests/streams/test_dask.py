@@ -54,8 +54,8 @@ def test_large_arrays_use_the_table():
     ("dtype", "lazy"),
     [
         ("float32", True),
-        pytest.param("bfloat16", True, marks=pytest.mark.more),
-        pytest.param("float64", False, marks=pytest.mark.more),
+        pytest.param("bfloat16", True, marks=pytest.mark.slow),
+        pytest.param("float64", False, marks=pytest.mark.slow),
     ],
 )
 def test_parameters_are_arrays(dtype, lazy):
@@ -139,7 +139,7 @@ def test_positions_beyond_32_bits():
     np.testing.assert_array_equal(angles[row, column:].compute(), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.more)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_functions_of_arrays(dtype):
     """Functions keep the dtype of their arrays, even float64 without x64 mode."""
     x = np.linspace(0.01, 0.99, 60).astype(dtype).reshape(6, 10)

@@ -19,6 +19,8 @@ PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistri
 # Those of the others that `make test-more` tests, too. The rest is tested weekly.
 MADE = {"VonMises.from_natural", "VonMisesFisher.from_natural", "SineSkewed VonMises", "Mixture VonMises"}
 MADE |= {"Mixture VonMisesFisher", "Mixture SineBivariateVonMises"}
+# Programs of the other two compile for 10 s, and differ little from those of the sine model.
+LIGHT = (PLAIN | MADE) - {"CosineBivariateVonMises", "Mixture SineBivariateVonMises"}
 
 
 def marked(quick: Collection[str], more: Collection[str] = PLAIN | MADE) -> list[Any]:
@@ -57,15 +59,15 @@ class Case:
         return float32 if self.dtype == np.float32 else float64
 
 
-def cases(quick: Collection[str], more: Collection[str] = PLAIN) -> list[Any]:
+def cases(quick: Collection[str], float32: Collection[str], float64: Collection[str]) -> list[Any]:
     """Return the parameters of a fixture.
 
-    Those of the names `quick`, in float32, belong to `make test`, and those of the names `more`, in float64, to
+    Those of the names `quick`, in float32, belong to `make test`, and those of the names `float32` and `float64` to
     `make test-more`.
     """
     return [
         pytest.param((name, dtype), id=f"{name}-{dtype.__name__}", marks=marks)
-        for dtype, names in ((np.float32, marked(quick)), (np.float64, marked((), more)))
+        for dtype, names in ((np.float32, marked(quick, float32)), (np.float64, marked((), float64)))
         for (name,), marks, _ in names
     ]
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from jax_von_mises.distributions.base import of_one_angle
-from tests.distributions.conformance.cases import PLAIN, Case, marked
+from tests.distributions.conformance.cases import LIGHT, Case, marked
 from tests.distributions.conformance.examples import EXAMPLES
 
 STEP = 1e-5
 # The others need seconds of compilation more than these.
 QUICK = {"VonMises", "VonMisesFisher", "WrappedCauchy", "Cardioid", "WrappedNormal"}
+MORE = {"VonMises", "WrappedCauchy", "Cardioid", "CircularDistribution", "IsotropicGaussianSO3"}
 KEY = 7
 
 
@@ -31,12 +32,12 @@ def derivatives(function, example, arrays, tangents):
     return jax.jvp(lambda given, *values: function(example.make(**given), *values), arrays, tangents)
 
 
-@pytest.mark.parametrize("name", marked(QUICK))
+@pytest.mark.parametrize("name", marked(QUICK, LIGHT))
 def test_densities_and_draws(name):
     assert_derivatives(name, density_and_draws)
 
 
-@pytest.mark.parametrize("name", marked((), PLAIN))
+@pytest.mark.parametrize("name", marked((), MORE))
 def test_probabilities(name):
     assert_derivatives(name, others)
 

@@ -13,8 +13,11 @@ NUMBER = 2**14
 QUICK = cases.PLAIN - {"SineBivariateVonMises", "CosineBivariateVonMises", "CircularDistribution"}
 QUICK |= {"Mixture VonMises", "Mixture VonMisesFisher", "SineSkewed VonMises"}
 
+MORE = {"SineBivariateVonMises", "CircularDistribution", "VonMises.from_natural", "VonMisesFisher.from_natural"}
+WIDE = {"VonMises", "VonMisesFisher", "WrappedCauchy", "Cardioid", "WrappedNormal", "Torus"}
 
-@pytest.fixture(scope="module", params=cases.cases(QUICK))
+
+@pytest.fixture(scope="module", params=cases.cases(QUICK, MORE, WIDE))
 def case(request):
     with cases.in_its_mode(request.param) as found:
         yield found

@@ -11,7 +11,7 @@ import jax_von_mises as jvm
 from jax_von_mises.sampling import request
 from jax_von_mises.streams.stream import Stream
 from tests import children
-from tests.distributions.conformance.cases import marked
+from tests.distributions.conformance.cases import LIGHT, marked
 from tests.distributions.conformance.examples import EXAMPLES
 from tests.streams.test_writer import Stop, stop_after
 
@@ -24,7 +24,7 @@ def assert_equal(name, found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=rounding)
 
 
-@pytest.mark.parametrize("name", marked(QUICK))
+@pytest.mark.parametrize("name", marked(QUICK, LIGHT))
 def test_batches_and_files(name, key, tmp_path):
     """A slice, the batches of a stream and a file hold the same draws as one call; workers know the stream by name."""
     one = EXAMPLES[name].make(**EXAMPLES[name].one())
@@ -46,7 +46,7 @@ def test_batches_and_files(name, key, tmp_path):
         jvm.write_samples(out, jax.random.key(0), total=32, resume=True, **options)
 
 
-@pytest.mark.parametrize("name", marked(()))
+@pytest.mark.parametrize("name", marked((), LIGHT))
 def test_shardings(name, key):
     """Each device draws its part, and the draws are those of one device up to rounding."""
     one = EXAMPLES[name].make(**EXAMPLES[name].one())

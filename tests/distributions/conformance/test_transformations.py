@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jax_von_mises.distributions.base import Parametric
-from tests.distributions.conformance.cases import PLAIN, marked
+from tests.distributions.conformance.cases import LIGHT, PLAIN, marked
 from tests.distributions.conformance.examples import EXAMPLES
 
 # Methods of a value of the event's shape, and of a number.
@@ -78,7 +78,7 @@ def test_shapes_and_dtypes(name):
         assert_results(example, given, batch, (2, *[1] * len(batch)))
 
 
-@pytest.mark.parametrize("name", marked((), PLAIN))
+@pytest.mark.parametrize("name", marked((), PLAIN & LIGHT))
 def test_further_shapes_and_dtypes(name):
     """The same for other dtypes, without a batch, with one along a single axis, and with an empty one."""
     example, whole = EXAMPLES[name], EXAMPLES[name].parameters()

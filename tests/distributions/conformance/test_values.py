@@ -13,6 +13,8 @@ from tests.distributions.conformance.examples import EXAMPLES
 
 # The others need seconds of compilation more than these.
 QUICK = (cases.PLAIN | {"Mixture VonMisesFisher"}) - {"WrappedNormal", "CircularDistribution"}
+MORE = {"WrappedNormal", "CircularDistribution", "Mixture VonMises", "VonMisesFisher.from_natural"}
+WIDE = {"VonMisesFisher", "WrappedCauchy", "Cardioid", "SineBivariateVonMises", "Torus", "IsotropicGaussianSO3"}
 # Methods without an argument.
 SUMMARIES = "mean", "mode", "mean_resultant_length", "variance", "stddev", "entropy", "kl_to_uniform"
 EDGES = np.linspace(-np.pi, np.pi, 65)
@@ -54,7 +56,7 @@ def probabilities(example, given, angles, q):
     return {name: leaf.T for name, leaf in of(given, angles, q).items()}
 
 
-@pytest.fixture(scope="module", params=cases.cases(QUICK))
+@pytest.fixture(scope="module", params=cases.cases(QUICK, MORE, WIDE))
 def case(request):
     with cases.in_its_mode(request.param) as found:
         yield found
@@ -185,7 +187,7 @@ def intervals(example, given):
     return of(given) if example.batched else jax.vmap(of)(given)
 
 
-@pytest.mark.parametrize("name", cases.marked({"VonMises"}))
+@pytest.mark.parametrize("name", cases.marked({"VonMises"}, {"Cardioid", "CircularDistribution"}))
 def test_intervals(name):
     """They hold their probability, and no other arc of their length holds more."""
     example = EXAMPLES[name]
