@@ -244,7 +244,7 @@ CHEAP = ("VonMises", "WrappedCauchy", "3 dimensions", "Torus")
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*(case for case in NARROW if case[0] in CHEAP), *more(*(case for case in NARROW if case[0] not in CHEAP))],
+    [*(case for case in NARROW if case[0] in CHEAP), *slow(*(case for case in NARROW if case[0] not in CHEAP))],
 )
 def test_narrow_parameters_in_64_bits(name, dtype):
     """JAX's 64-bit mode changes no dtype on the way to a result; the tests refuse implicit promotion."""

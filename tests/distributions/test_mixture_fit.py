@@ -209,7 +209,7 @@ def test_fit_finds_the_truth(name, key):
     np.testing.assert_allclose(weights, np.sort(np.exp(truth.log_weights())), atol=0.06)
 
 
-@more
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("concentrations", "correlations", "locs"),
     [

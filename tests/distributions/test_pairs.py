@@ -82,7 +82,7 @@ def test_log_prob_of_concentrated_pairs(name, key):
         assert (error <= 2e-6 * np.maximum(1, np.abs(exact)) + 4 * room).all(), (k, error.max())
 
 
-@more
+@slow
 @names
 def test_without_correlation(name):
     """Densities, entropy and moments are those of two independent von Mises distributions."""
@@ -203,8 +203,9 @@ def test_moments_of_draws(name, key):
                     assert abs(values.mean() - mean) < 4.5 * values.std() / np.sqrt(size) + 2e-7, (k, method)
 
 
+@slow
 @names
-@pytest.mark.parametrize(("size", "count"), [pytest.param(10**6, 24, marks=more), pytest.param(10**8, 64, marks=slow)])
+@pytest.mark.parametrize(("size", "count"), [(10**6, 24), (10**8, 64)])
 def test_chi_square_in_two_dimensions(name, size, count, key):
     """Counts agree with the density integrated over cells of a grid, at a false-alarm rate of 1e-4."""
     k = (2.0, 1.5, -2.5) if name == "sine" else (1.0, 1.5, 1.5)

@@ -10,6 +10,7 @@ from jax.test_util import check_grads
 
 from jax_von_mises.numerics import rotations as numerics
 from jax_von_mises.rotations import IsotropicGaussianSO3
+from tests.marks import more, slow
 
 SCALES = (1e-4, 0.02, 0.3, 0.59, 0.61, 0.79, 0.81, 0.89, 0.91, 1.2, 1.24, 1.26, 1.7, 3.0, 20.0)
 MEAN = np.array([0.8, -0.3, 0.4, 0.2])
@@ -87,12 +88,13 @@ QUANTILES = [
     for s in (1e-4, 0.1, 0.28, 0.5, 0.85, 1.2, 2.0, 20.0)
     for dtype in DTYPES
 ]
-QUICK = {("float32", 0.85, False), ("float32", 2.0, True)}
+QUICK = [("float32", 0.85, False), ("float32", 2.0, True)]
+MORE = [("float64", 0.28, False), ("float64", 1.2, True), ("float32", 1e-4, True), ("float32", 20.0, False)]
 
 
 @pytest.mark.parametrize(
     ("dtype", "sigma", "upper"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.more) for case in QUANTILES],
+    [*QUICK, *more(*MORE), *slow(*(case for case in QUANTILES if case not in QUICK + MORE))],
 )
 def test_quantiles_into_the_tails(dtype, sigma, upper):
     smallest = {"float32": 2.0**-33, "float64": 2.0**-65}[dtype]

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 import jax_von_mises as jvm
 from jax_von_mises.numerics import quantile, table, tail_integral, xla
 from tests import children
-from tests.marks import more
+from tests.marks import more, slow
 
 NEWER = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 needed = pytest.mark.skipif(not NEWER, reason="only the newest JAX decides which workarounds are needed")
@@ -203,7 +203,7 @@ def test_the_same_bits(name, key, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("axis_type", more(AxisType.Auto, AxisType.Explicit))
+@pytest.mark.parametrize("axis_type", [*slow(AxisType.Auto), *more(AxisType.Explicit)])
 def test_meshes_keep_their_shapes(axis_type, key):
     """Shapes are kept in the body of `jax.shard_map`, with a mesh in scope, and for arrays on an explicit mesh."""
     size, devices = 20_011, min(2, jax.device_count())

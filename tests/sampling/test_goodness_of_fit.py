@@ -79,11 +79,7 @@ def test_lanes_of_a_mixed_batch(key):
     assert_independent(lanes)
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(
-    "implementation",
-    counter.GENERATORS,
-)
+@pytest.mark.parametrize("implementation", slow(*counter.GENERATORS))
 def test_key_implementations(implementation):
     """Streams of split and folded keys have the right distribution and are independent, for every implementation."""
     key = random.key(1, impl=implementation)

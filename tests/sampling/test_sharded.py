@@ -27,7 +27,7 @@ from jax_von_mises import (
 )
 from jax_von_mises.rotations import IsotropicGaussianSO3
 from tests.arrays import equal
-from tests.marks import more
+from tests.marks import more, slow
 
 KEY = random.key(5)
 COLLECTIVES = (
@@ -400,9 +400,11 @@ DENSITIES = {
     "pairs": (SineBivariateVonMises(0.1, 0.2, 2.0, 3.0, 0.5), "log_prob"),
     "rotations": (IsotropicGaussianSO3([1.0, 0.0, 0.0, 0.0], 0.5), "log_prob", "score"),
 }
+SHORT = ("directions", "natural", "points")
+LONG = [name for name in DENSITIES if name not in ("angles", *SHORT)]
 
 
-@pytest.mark.parametrize("name", ["angles", *more(*(name for name in DENSITIES if name != "angles"))])
+@pytest.mark.parametrize("name", ["angles", *more(*SHORT), *slow(*LONG)])
 def test_densities_of_sharded_values(name):
     """Methods take values over a mesh with explicit axes, and keep their sharding; so do derivatives."""
     distribution, *methods = DENSITIES[name]

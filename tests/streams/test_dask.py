@@ -12,6 +12,7 @@ import jax_von_mises
 da = pytest.importorskip("dask.array", reason="Dask is not installed (extra `dask`)")
 
 from jax_von_mises import dask as jvm_dask  # noqa: E402
+from tests.marks import more, slow  # noqa: E402
 
 KEY = jax.random.key(3)
 
@@ -30,10 +31,9 @@ def in_this_thread():
     [
         ((0, 3), (1, 2)),
         ((40, 25), (20, 5)),
-        pytest.param((), (), marks=pytest.mark.more),
-        pytest.param((40, 25), (20, 25), marks=pytest.mark.more),  # complete rows: a chunk is one range of positions
-        pytest.param((40, 25), (11, 6), marks=pytest.mark.more),
-        pytest.param((5, 1, 8, 6), (2, 1, 3, 6), marks=pytest.mark.more),
+        *more(((), ())),
+        *slow(((40, 25), (20, 25))),  # complete rows: a chunk is one range of positions
+        *slow(((40, 25), (11, 6)), ((5, 1, 8, 6), (2, 1, 3, 6))),
     ],
 )
 def test_angles_of_one_call(shape, chunks):

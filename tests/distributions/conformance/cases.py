@@ -19,8 +19,8 @@ PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistri
 # Those of the others that `make test-more` tests, too. The rest is tested weekly.
 MADE = {"VonMises.from_natural", "VonMisesFisher.from_natural", "SineSkewed VonMises", "Mixture VonMises"}
 MADE |= {"Mixture VonMisesFisher", "Mixture SineBivariateVonMises"}
-# Programs of the other two compile for 10 s, and differ little from those of the sine model.
-LIGHT = (PLAIN | MADE) - {"CosineBivariateVonMises", "Mixture SineBivariateVonMises"}
+# Programs of pairs compile for 10 s.
+LIGHT = (PLAIN | MADE) - {"SineBivariateVonMises", "CosineBivariateVonMises", "Mixture SineBivariateVonMises"}
 
 
 def marked(quick: Collection[str], more: Collection[str] = PLAIN | MADE) -> list[Any]:
