@@ -239,3 +239,28 @@ def test_the_operations_are_counted(tmp_path):
         with Operations(0) as operations:
             run(tmp_path / f"a.{kind}")
         assert operations.count > least
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_data_are_on_the_disk_before_their_names(tmp_path, kind, monkeypatch):
+    """Before a log names a block, or a file gets its name, all that was written is flushed: a power cut loses none."""
+    out, unflushed, named = tmp_path / f"a.{kind}", set(), []
+    log = out.with_name(f"{out.name}.partial.blocks")
+    flushed, write, place = os.fsync, os.write, {name: getattr(os, name) for name in ("link", "replace")}
+
+    def file_of(handle):
+        return os.fstat(handle if isinstance(handle, int) else handle.fileno()).st_ino
+
+    def observed_write(descriptor, data):
+        if log.exists() and file_of(descriptor) == log.stat().st_ino:
+            named.append(set(unflushed) - {file_of(descriptor)})
+        unflushed.add(file_of(descriptor))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", observed_write)
+    monkeypatch.setattr(os, "fsync", lambda handle: (flushed(handle), unflushed.discard(file_of(handle)))[0])
+    for name, real in place.items():
+        monkeypatch.setattr(os, name, lambda *paths, real=real: (named.append(set(unflushed)), real(*paths))[1])
+    run(out)
+    assert len(named) > BLOCKS
+    assert not any(named)
