@@ -384,6 +384,35 @@ def test_legacy_keys_follow_the_default_implementation():
         np.testing.assert_array_equal(x, sample_von_mises(typed, 0.0, 4.0, (5,)))
 
 
+def test_numbers_are_copied_to_a_gpu_once(key, compiled, monkeypatch):
+    """The same numbers are copied for the first call only, and the program is that of other numbers."""
+    expected = [sample_von_mises(key, *numbers, (6,)) for numbers in ((0.25, 3.0), (-0.0, 3.0))]
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    sample_von_mises(key, 0.25, 3.0, (6,))
+    sample_von_mises(key, -0.0, 3.0, (6,))
+    compiled.clear()
+    with jax.transfer_guard_host_to_device("disallow"):
+        assert equal(sample_von_mises(key, 0.25, 3.0, (6,)), expected[0])
+        assert equal(sample_von_mises(key, -0.0, 3.0, (6,)), expected[1])
+        with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+            sample_von_mises(key, 0.125, 3.0, (6,))
+    assert not compiled
+    x = jnp.ones(5)
+    for call in (
+        lambda: jvm.log_prob(x, 0.25, 3.0),
+        lambda: jvm.VonMises(0.25, 3.0).cdf(x),
+        lambda: jvm.entropy(3.0),
+        lambda: jvm.sample_truncated(key, 0.25, 3.0, -1.0, 1.0, (5,)),
+        lambda: jvm.WrappedNormal(0.25, 3.0).sample(key, (5,)),
+    ):
+        call()
+        with jax.transfer_guard_host_to_device("disallow"):
+            call()
+    traced = jax.jit(lambda key: sample_von_mises(key, 0.375, 3.0, (6,)))
+    assert not jax.make_jaxpr(traced)(key).consts
+    assert equal(traced(key), sample_von_mises(key, 0.375, 3.0, (6,)))
+
+
 @pytest.mark.usefixtures("no_cache")
 def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
     """Lists, numbers of NumPy, a default dtype, and the method of a class need no program of their own."""
