@@ -227,7 +227,8 @@ def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: ja
         return (2 * x * first - second + value, first), None
 
     start = jnp.zeros_like(x + y)
-    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]))
+    # Each pass of the loop is a launch of kernels on a GPU, which takes longer than what it computes.
+    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]), unroll=6)
     return first - x * second
 
 
