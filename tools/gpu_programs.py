@@ -40,7 +40,7 @@ def cells_by_products(values, powers, origin):
 
 # Workarounds of `jax_von_mises.numerics.xla`, each with the code that replaces it and a case that is then worse.
 WITHOUT = {
-    "recompute_on_cuda": (lambda rest_of, stored, rest: (stored, rest), "direct, threefry2x32"),
+    "hidden": (lambda constants, x: [x.dtype.type(c) for c in constants], "direct, threefry2x32"),
     "carry_sign_on_cuda": (lambda t, negative, most: (t, negative), "table, threefry2x32"),
     "cell_coefficients": (cells_by_products, "table, threefry2x32"),
     "vary_key_on_gpu": (lambda encrypt, key, lo: encrypt(key), "words, threefry2x32"),

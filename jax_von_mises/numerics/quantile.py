@@ -155,11 +155,6 @@ def refine(
     # In float32, even the deepest tail has an interval long enough to be computed as a difference.
     short = False if deep is None or x.dtype != jnp.float64 else deep
     found, centre, half = integrals(x, kappa, inverse, order=order, rule=rule, deep=short)
-    # J is negative only for the centre.
-    stored, (centre, half) = xla.recompute_on_cuda(
-        lambda x, j, *_: (j <= 0, HalfAngle.of(x, exact=x.dtype == jnp.float64)), (x, *found), (centre, half)
-    )
-    x, *found = stored
     u = found[0] - wanted_integral(t, c, kappa, inverse, centre, half, deep)
     return Step(x, inverse_series(u, kappa * half.sin, kappa * half.cos), half, found[-1])
 

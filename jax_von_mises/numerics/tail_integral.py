@@ -34,8 +34,9 @@ from jax_von_mises.numerics.elementary import (
     LOG2_E,
     SINE64,
     cosine,
-    exp2,
+    exp2_in_sum,
     polynomial,
+    polynomial_at,
     sine_over,
     with_slopes,
 )
@@ -106,7 +107,7 @@ def integrals(
 
     def term(node: float | jax.Array, weight: float | jax.Array) -> tuple[jax.Array, ...]:
         exponent = exponent_at(node)
-        growth = exp2(exponent)
+        growth = exp2_in_sum(exponent)
         value = (2 * weight) * growth
         if order == 0:
             return (value,)
@@ -155,27 +156,26 @@ def exponents(
 
     def by_sines(node: Any) -> jax.Array:
         if isinstance(node, float):
-            sine, cos = (
-                polynomial(scaled(terms, node, power), square) for terms, power in ((SINE64, 1), (COSINE64, 0))
-            )
+            sine = polynomial_at(node, needed(SINE64, node), square, power=1)
+            cos = polynomial_at(node, needed(COSINE64, node), square)
         else:
             sine, cos = node * sine_over((node * node) * square), cosine((node * node) * square)
         return ((-2 * LOG2_E) * sine) * (along * cos + across * sine)
 
     def by_products(node: float) -> jax.Array:
         # All nodes share the powers of the span.
-        first = polynomial([-2 * LOG2_E * c * node ** (2 * j + 1) for j, c in enumerate(coefficients.SIN_COS)], square)
-        second = polynomial([-2 * LOG2_E * c * node ** (2 * j + 2) for j, c in enumerate(coefficients.SIN_SIN)], square)
+        first = polynomial_at(node, coefficients.SIN_COS, square, power=1, factor=-2 * LOG2_E)
+        second = polynomial_at(node, coefficients.SIN_SIN, square, power=2, factor=-2 * LOG2_E)
         return along * first + across * second
 
     known = square.dtype == jnp.float32
     return lambda node: by_products(node) if known and isinstance(node, float) else by_sines(node)
 
 
-def scaled(terms: Sequence[float], node: float, power: int) -> list[float]:
-    """Return the coefficients in span^2 of node^power times a polynomial in (node span)^2, without negligible ones."""
-    each = [c * node ** (2 * j) for j, c in enumerate(terms)]
-    return [c * node**power for j, c in enumerate(each) if abs(c) * (np.pi / 2) ** (2 * j) > NEGLIGIBLE]
+def needed(terms: Sequence[float], node: float) -> Sequence[float]:
+    """Return the coefficients of a polynomial in (node span)^2 without negligible ones, which are the last."""
+    sizes = [abs(c) * node ** (2 * j) * (np.pi / 2) ** (2 * j) for j, c in enumerate(terms)]
+    return terms[: sum(size > NEGLIGIBLE for size in sizes)]
 
 
 def derivative_slopes(d: jax.Array, x: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -21,7 +21,7 @@ program is lowered. The only property of the tracing machine that matters is its
 `cell_coefficients` *      a table is not recomputed for each coefficient
 `replace_where_any` *      rare cases cost nothing unless they occur, also under `jax.vmap`
 `multiply_high` *          a program compiles for several devices
-`recompute_on_cuda` *      few numbers cross from one CUDA kernel to the next
+`hidden` *                 a quantile on a GPU is one kernel, or two in float64
 `carry_sign_on_cuda` *     a number and its sign cross to the next CUDA kernel as one
 `vary_key_on_gpu` *        the key schedule does not become a kernel of one thread
 =========================  ==================================================================
@@ -50,10 +50,11 @@ EVEN = 64
 UNROLLED = 16
 # Up to this size, `add_terms` computes all terms as one array instead of in a loop.
 AT_ONCE = 64
+# Bits of a number that `hidden` reads from an iota.
+PIECE = 32
 
 Shape = tuple[int, ...]
 T = TypeVar("T")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -505,27 +506,40 @@ def multiply_high(x: jax.Array, constant: int | np.uint32) -> jax.Array:
         return lax.convert_element_type(product >> np.uint64(32), np.uint32)
 
 
-def recompute_on_cuda(rest_of: Callable[..., R], stored: T, rest: R) -> tuple[T, R]:
-    """Return `stored` and `rest`; on CUDA only `stored` crosses to the next kernel, and `rest` is ``rest_of(*stored)``.
+def hidden(constants: Sequence[float], x: jax.Array) -> list[jax.Array]:
+    """Return `constants` in the dtype of `x`, for a program for a GPU, in a form that XLA does not see as constants.
 
-    Otherwise XLA would split the long program at a point where a dozen numbers per angle cross from one kernel to the
-    next. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split by the number
-    of their instructions, not by the data that crosses.
+    XLA counts each distinct constant as an operand of a fusion, and a fusion may have no more than 96 operands. A
+    quantile has more constants than that, so it was split into three kernels (seven in float64), between which up to
+    41 numbers per angle crossed through memory. Here a constant is an element of an iota, combined with a zero
+    that is computed from `x`. XLA folds neither of them, and LLVM both, so the final code has immediate operands.
+
+    Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1, and assumed for ROCm, which shares this compiler. To
+    report to XLA: constants should not count against `MaxOperandsAndOutputsPerFusion`.
     """
+    width = 8 * x.dtype.itemsize
+    word = jnp.uint32 if width == 32 else jnp.uint64
+    always_zero: jax.Array = (lax.bitcast_convert_type(x, word) >> word(width - 1)) >> word(1)
 
-    def cut(stored: Any, _: R) -> tuple[Any, R]:
-        stored = lax.optimization_barrier(stored)
-        return stored, rest_of(*stored)
+    def piece(value: int) -> jax.Array:
+        # A scalar, which also combines with an array on a mesh.
+        return always_zero ^ lax.squeeze(lax.slice(lax.iota(word, 2**PIECE), (value,), (value + 1,)), (0,))
 
-    results: tuple[T, R] = lax.platform_dependent(stored, rest, cuda=cut, default=lambda *both: both)
-    return results
+    def one(constant: float) -> jax.Array:
+        bits = int(np.asarray(constant, x.dtype).view(word))
+        pieces = [piece(bits >> place & (2**PIECE - 1)) << word(place) for place in range(0, width, PIECE)]
+        result: jax.Array = lax.bitcast_convert_type(functools.reduce(lax.bitwise_or, pieces), x.dtype)
+        return result
+
+    return [one(c) for c in constants]
 
 
 def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:
     """Return `t` and `negative`; on CUDA they cross to the next kernel as one number, and `t` is at most `most`.
 
     XLA splits a program before a look-up, where two or three numbers per angle would otherwise be written to memory and
-    read again. The versions and the report are those of `recompute_on_cuda`.
+    read again. Observed with the CUDA compiler of JAX 0.11.2 and 0.12.0.1. To report to XLA: fusions are split without
+    regard to the data that crosses.
     """
 
     def cut(t: jax.Array, negative: jax.Array) -> tuple[jax.Array, jax.Array]:

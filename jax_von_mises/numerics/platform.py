@@ -1,0 +1,73 @@
+"""Evaluate elementwise formulas that have one form on a CPU and another on a GPU.
+
+A CPU is limited by chains of dependent operations, and a GPU by the number of operations and of constants
+(`xla.hidden`). `lax.platform_dependent` would trace both forms wherever a program calls the formula, and again for each
+derivative. Here, a `Formula` is one operation of a traced program. It is traced when the program is lowered, in the
+form for that platform.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+GPUS = ("cuda", "rocm")
+
+
+class Formula(Protocol):
+    """An elementwise function of one array. Equal formulas must have equal hashes, so that programs are shared."""
+
+    def on_cpu(self, x: jax.Array) -> jax.Array:
+        """Return the value, in the form for all platforms except GPUs."""
+
+    def on_gpu(self, x: jax.Array) -> jax.Array:
+        """Return the value, in the form for GPUs."""
+
+    def slope(self, y: jax.Array, x: jax.Array) -> jax.Array:
+        """Return the derivative at `x`, where the value is `y`."""
+
+
+def evaluate(formula: Formula, x: jax.Array) -> jax.Array:
+    """Return the value of a formula at a floating-point `x`, in its shape and dtype."""
+    value: jax.Array = _formula.bind(x, formula=formula)
+    return value
+
+
+_formula = Primitive("formula")
+_jitted = jax.jit(evaluate, static_argnums=0)
+
+
+def _evaluate_now(x: jax.Array, *, formula: Formula) -> jax.Array:
+    with jax.disable_jit(False):
+        value: jax.Array = _jitted(formula, x)
+        return value
+
+
+_formula.def_impl(_evaluate_now)
+# The type of a result includes how it is sharded, and over which axes of `jax.shard_map` it varies.
+_formula.def_abstract_eval(lambda x, *, formula: x.update(weak_type=False))
+batching.defvectorized(_formula)
+ad.defjvp2(_formula, lambda tangent, y, x, *, formula: tangent * formula.slope(y, x))
+
+
+def _on_cpu(x: jax.Array, *, formula: Formula) -> jax.Array:
+    with _precision_of(x):
+        return formula.on_cpu(x)
+
+
+def _on_gpu(x: jax.Array, *, formula: Formula) -> jax.Array:
+    with _precision_of(x):
+        return formula.on_gpu(x)
+
+
+def _precision_of(x: jax.Array) -> AbstractContextManager[None]:
+    # The setting may have changed since the program was traced.
+    scope: AbstractContextManager[None] = jax.enable_x64(x.dtype.itemsize == 8)
+    return scope
+
+
+mlir.register_lowering(_formula, mlir.lower_fun(_on_cpu, multiple_results=False))
+for _platform in GPUS:
+    mlir.register_lowering(_formula, mlir.lower_fun(_on_gpu, multiple_results=False), platform=_platform)
