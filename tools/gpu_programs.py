@@ -1,6 +1,6 @@
 """Compile draws for an H100 on a machine without one, and count kernels, bytes and instructions.
 
-``make test-gpu-programs`` installs JAX with its compiler for GPUs, and runs the check, which takes half a minute. CI
+``make test-gpu-programs`` installs JAX with its compiler for GPUs, and runs the check, which takes a few minutes. CI
 runs it once a week. To run the script in an environment with JAX 0.12.0.1, add the compiler with ``pip install
 --no-deps jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``. Then, from the repository root::
 
@@ -52,7 +52,7 @@ INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?[a-z][\w.]*\s[^;]*;", re.M)
 OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*?) ([\w-]+)\((.*?)\)(?:,|$)", re.M)
 # Operations that launch no kernel.
 FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast")
-WIDTHS = {"f32": 4, "u32": 4, "s32": 4, "bf16": 2, "f16": 2, "pred": 1}
+WIDTHS = {"f64": 8, "u64": 8, "s64": 8, "f32": 4, "u32": 4, "s32": 4, "bf16": 2, "f16": 2, "pred": 1}
 
 
 def cases():
@@ -60,6 +60,7 @@ def cases():
     import jax
     import numpy as np
 
+    from jax_von_mises import sample_von_mises
     from jax_von_mises.sampling import counter, sampler
     from jax_von_mises.sampling.request import PROGRAMS, Request
 
@@ -74,12 +75,21 @@ def cases():
 
         return of_key(implementation, angles)
 
+    def angles_and_gradient(key, loc, kappa):
+        angles, pull = jax.vjp(lambda kappa: sample_von_mises(key, loc, kappa, (COUNT,)), kappa)
+        return angles, pull(jax.numpy.ones_like(angles))[0]
+
     key, one, many = ((2,), "uint32"), ((), "float32"), ((COUNT,), "float32")
     for name in ("threefry2x32", "philox4x32"):
         yield f"words, {name}", of_key(name, lambda key: counter.words(key, (COUNT,), 1)[0]), (key,)
         yield f"table, {name}", draw(name, "table"), (key, one, one)
     yield "table, philox4x32, bfloat16", draw("philox4x32", "table", "bfloat16"), (key, one, one)
     yield "direct, threefry2x32", draw("threefry2x32", "direct"), (key, many, many)
+    wide = ((COUNT,), "float64")
+    yield "direct, threefry2x32, float64", draw("threefry2x32", "direct", "float64"), (key, wide, wide)
+    with_gradient = of_key("threefry2x32", angles_and_gradient)
+    yield "value and gradient, a concentration each", with_gradient, (key, many, many)
+    yield "value and gradient, one concentration", with_gradient, (key, one, one)
     normal = of_key("threefry2x32", lambda key: jax.random.normal(key, (COUNT,), np.float32))
     yield "jax.random.normal", normal, (key,)
 
@@ -106,8 +116,9 @@ def compile_for_h100(folder):
         label = re.sub(r"\W+", "_", name)
         program = lambda *given: function(*given)  # noqa: E731
         program.__name__ = label
-        given = [jax.ShapeDtypeStruct(shape, dtype, sharding=on_it) for shape, dtype in arguments]
-        compiled = jax.jit(program).lower(*given).compile()
+        with jax.enable_x64(any(dtype == "float64" for _, dtype in arguments)):
+            given = [jax.ShapeDtypeStruct(shape, dtype, sharding=on_it) for shape, dtype in arguments]
+            compiled = jax.jit(program).lower(*given).compile()
         texts = [path.read_text() for path in pathlib.Path(folder).glob(f"*jit_{label}.*.ptx")]
         found = count(compiled, "".join(texts))
         print(f"{name:60} {found}", file=sys.stderr, flush=True)
