@@ -4,6 +4,7 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 
 - ``results NAME [MACHINE]``: a part of the committed benchmark results (`docs.results.part`);
 - ``output EXAMPLE [N]``: the output of an example, or block N of that output, counted from 0;
+- ``programs``: the counts of programs for a GPU (`docs.results.programs`);
 - ``methods``: which methods each distribution has.
 
 ``python -m docs.pages`` writes these parts, the notebook of the tour and the pictures in ``docs/_static``;
@@ -127,7 +128,12 @@ def methods():
     return "\n".join(lines)
 
 
-MAKERS = {"results": results.part, "output": output, "methods": methods}
+MAKERS = {
+    "results": results.part,
+    "programs": results.programs,
+    "output": output,
+    "methods": methods,
+}
 
 
 def filled(text):

@@ -1,11 +1,14 @@
 """Turn committed benchmark results into Markdown for the pages (see `docs.pages`)."""
 
+import json
 from pathlib import Path
 
 from benchmarks import results
 from benchmarks.exactness import report as exactness
 from benchmarks.peers import (
     ALONE,
+    CUPY,
+    KERNELS,
     NORMAL,
     NORMAL_ALONE,
     NUMPY,
@@ -17,9 +20,10 @@ from benchmarks.peers import (
 from benchmarks.results import OURS, markdown, marked, ratio_text, table, value_text
 from benchmarks.text import time_text
 
-__all__ = ["RESULTS", "load", "part"]
+__all__ = ["RESULTS", "load", "part", "programs"]
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+PROGRAMS = Path(__file__).parent.parent / "tools" / "gpu_programs.json"
 # The machine whose results the README shows.
 MACHINE = "cpu-2-cores"
 SHORT = {
@@ -46,6 +50,29 @@ PEERS = {
 }
 
 
+# The table of the GPU guide.
+ON_GPU = {
+    ("circle", "κ = 5"): "draws, one κ",
+    ("arrays", "κ from 0.01 to 10,000"): "draws, a κ each",
+    ("float64", "κ = 5"): "draws, one κ, float64",
+    ("float64", "κ from 0.01 to 10,000"): "draws, a κ each, float64",
+    ("gradients", "κ = 5"): "gradient in κ, one κ",
+    ("gradients", "κ from 0.01 to 10,000"): "gradient in κ, a κ each",
+    ("sphere", "d = 3, a concentration each"): "directions, d = 3, a κ each",
+    ("sphere", "d = 10, a concentration each"): "directions, d = 10, a κ each",
+    ("sphere", "d = 10, float64"): "directions, d = 10, float64",
+    ("calls", "1,000 in a step of a jitted loop"): "1,000 in a step of a jitted loop",
+    ("calls", "eager call of 1,000"): "eager call of 1,000",
+}
+GPU_PEERS = {
+    "`normal`": (NORMAL, NORMAL_ALONE),
+    TFP: (TFP,),
+    TORCH: (TORCH,),
+    CUPY: (CUPY,),
+    KERNELS: (KERNELS,),
+}
+
+
 def load(machine=MACHINE):
     """Return the results of a machine."""
     return results.of(RESULTS / f"{machine}.csv")
@@ -57,17 +84,44 @@ def machine_text(head):
     return f"*{card}{head['processor']}; {head['versions']}; package tree {head['tree'][:12]}; {head['date']}.*"
 
 
-def headline(found):
-    """Return the table at the top of the README: a line for each case of `HEADLINE`."""
+def chosen(found, cases, peers):
+    """Return a table with a line for each of some cases, and in each column the first found of some peers."""
     rows = {(row.group, row.case, row.peer): row for row in found.rows}
     lines = []
-    for case, heading in HEADLINE.items():
-        peers = (
+    for case, heading in cases.items():
+        others = (
             next((rows[*case, name] for name in names if (*case, name) in rows), None)
-            for names in PEERS.values()
+            for names in peers.values()
         )
-        lines.append([heading, value_text(rows[*case, OURS]), *map(marked, peers)])
-    return table(["", "ours", *(f"/ {name}" for name in PEERS)], lines)
+        lines.append([heading, value_text(rows[*case, OURS]), *map(marked, others)])
+    return table(["", "ours", *(f"/ {name}" for name in peers)], lines)
+
+
+def headline(found):
+    """Return the table at the top of the README."""
+    return chosen(found, HEADLINE, PEERS)
+
+
+def gpu(found):
+    """Return the table of the GPU guide."""
+    return chosen(found, ON_GPU, GPU_PEERS)
+
+
+def programs():
+    """Return the table of the programs that ``python -m tools.gpu_programs`` compiles and counts."""
+    counts = json.loads(PROGRAMS.read_text(encoding="utf-8"))
+    columns = {
+        "kernels": "kernels of all angles",
+        "all launches": "kernels",
+        "bytes moved": "bytes moved an angle",
+        "temporary bytes": "temporary bytes an angle",
+        "PTX instructions": "instructions an angle",
+    }
+    lines = [
+        [name, *(f"{count[column]:g}" for column in columns.values())]
+        for name, count in counts.items()
+    ]
+    return table(["per angle", *columns], lines)
 
 
 def expected(found):
@@ -127,7 +181,7 @@ def part(name, machine=MACHINE):
     Parameters
     ----------
     name : str
-        ``"machine"``, ``"headline"``, ``"slower"``, ``"expected"``, ``"exactness"`` or a group of cases.
+        ``"machine"``, ``"headline"``, ``"slower"``, ``"expected"``, ``"gpu"``, ``"exactness"`` or a group of cases.
     machine : str
         The stem of the results' file.
     """
@@ -136,7 +190,7 @@ def part(name, machine=MACHINE):
     found = load(machine)
     if name == "machine":
         return machine_text(found.head)
-    if name in ("headline", "slower", "expected"):
-        made = {"headline": headline, "slower": slower, "expected": expected}
+    made = {"headline": headline, "slower": slower, "expected": expected, "gpu": gpu}
+    if name in made:
         return made[name](found)
     return markdown([row for row in found.rows if row.group == name], SHORT)
