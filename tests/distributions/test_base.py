@@ -281,7 +281,7 @@ def test_trigonometric_moments():
     np.testing.assert_allclose(VonMises(0.3, np.inf).moment(3), np.exp(0.9j), rtol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_divergence_from_another_class():
     """It is the mean of the difference of the log densities."""
     p, q = VonMises(0.5, 2.0), jvm.WrappedCauchy(1.0, 0.3)

@@ -324,7 +324,7 @@ def pairs():
     return Mixture(logits=jnp.array([0.0, 0.7]), components=components)
 
 
-@pytest.mark.parametrize("make", [tori, pytest.param(pairs, marks=pytest.mark.more)])
+@pytest.mark.parametrize("make", [tori, pytest.param(pairs, marks=pytest.mark.slow)])
 def test_mixtures_of_several_angles(make):
     """Densities, responsibilities and means are those of the components."""
     mixture = make()

@@ -107,7 +107,7 @@ def test_finds_the_truth(key):
     assert float(found.log_prob(x).mean()) > float(TRUTH.log_prob(x).mean())
 
 
-@more
+@pytest.mark.slow
 def test_many_samples_in_many_dimensions(key):
     """Starts are compared on some of the samples; the fit uses all."""
     d, number = 100, 6

@@ -299,7 +299,7 @@ def slopes(method, values, loc, k):
     return jax.vmap(function, (0, None, None))(values, loc, k)
 
 
-@more
+@pytest.mark.slow
 @pytest.mark.parametrize("loc", [0.5, -3.0, math.pi])
 def test_derivatives_of_cdf_and_icdf(loc):
     """The derivative of the cdf is the density, also at the ends; all other derivatives agree with differences."""

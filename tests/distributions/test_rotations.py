@@ -280,7 +280,7 @@ def test_derivatives_of_the_score_at_the_mean(scale):
     assert np.all(np.isfinite(jax.jacfwd(score, 1)(q, scale)))
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_derivative_of_the_expected_score_norm():
     def norm(scale):
         return IsotropicGaussianSO3(jnp.array([1.0, 0, 0, 0]), scale).expected_score_norm()

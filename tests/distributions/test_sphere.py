@@ -246,7 +246,7 @@ def test_other_numbers_of_vectors_compile_nothing(compiled):
     assert compiled == []
 
 
-@more
+@pytest.mark.slow
 def test_second_derivatives_of_fit():
     """Those by a factor of the angles agree with central differences."""
     with jax.enable_x64(True):

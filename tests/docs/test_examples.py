@@ -53,7 +53,7 @@ QUICK = {
     "name",
     [
         # The others compile for 10 s to a minute each.
-        pytest.param(name, marks=pytest.mark.more if name in ("heading_filter", "phase_noise") else pytest.mark.slow)
+        pytest.param(name, marks=pytest.mark.more if name == "phase_noise" else pytest.mark.slow)
         for name in QUICK
     ],
 )

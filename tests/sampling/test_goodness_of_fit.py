@@ -66,7 +66,7 @@ def test_one_concentration(key, loc, k):
     assert_distribution(centred(x, loc), float(np.float32(k)), f"loc={loc}, k={k}")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_lanes_of_a_mixed_batch(key):
     """Each lane has the distribution of its parameters. Lanes are independent, and so are neighbours in a lane."""
     locs, ks = np.float32(PAIRS[1::2]).T

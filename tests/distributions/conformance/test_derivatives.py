@@ -13,7 +13,7 @@ from tests.distributions.conformance.examples import EXAMPLES
 STEP = 1e-5
 # The others need seconds of compilation more than these.
 QUICK = {"VonMises", "VonMisesFisher", "WrappedCauchy", "Cardioid", "WrappedNormal"}
-MORE = {"VonMises", "WrappedCauchy", "Cardioid", "CircularDistribution", "IsotropicGaussianSO3"}
+MORE = {"WrappedCauchy", "Cardioid", "CircularDistribution", "IsotropicGaussianSO3"}
 KEY = 7
 
 
@@ -32,7 +32,7 @@ def derivatives(function, example, arrays, tangents):
     return jax.jvp(lambda given, *values: function(example.make(**given), *values), arrays, tangents)
 
 
-@pytest.mark.parametrize("name", marked(QUICK, LIGHT))
+@pytest.mark.parametrize("name", marked(QUICK, LIGHT - {"CircularDistribution"}))
 def test_densities_and_draws(name):
     assert_derivatives(name, density_and_draws)
 

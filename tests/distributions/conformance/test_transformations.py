@@ -79,7 +79,7 @@ def test_shapes_and_dtypes(name):
         assert_results(example, given, batch, (2, *[1] * len(batch)), jnp.bfloat16)
 
 
-@pytest.mark.parametrize("name", marked((), PLAIN & LIGHT))
+@pytest.mark.parametrize("name", marked((), PLAIN & LIGHT - {"WrappedCauchy", "Cardioid"}))
 def test_further_shapes_and_dtypes(name):
     """The same for other dtypes, without a batch, with one along a single axis, and with an empty one."""
     example, whole = EXAMPLES[name], EXAMPLES[name].parameters()
