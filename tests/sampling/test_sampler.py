@@ -402,8 +402,6 @@ def test_numbers_are_copied_to_a_gpu_once(key, compiled, monkeypatch):
         lambda: jvm.log_prob(x, 0.25, 3.0),
         lambda: jvm.VonMises(0.25, 3.0).cdf(x),
         lambda: jvm.entropy(3.0),
-        lambda: jvm.sample_truncated(key, 0.25, 3.0, -1.0, 1.0, (5,)),
-        lambda: jvm.WrappedNormal(0.25, 3.0).sample(key, (5,)),
     ):
         call()
         with jax.transfer_guard_host_to_device("disallow"):
