@@ -119,6 +119,7 @@ def test_differences(kind):
             np.testing.assert_allclose(found, differences, atol=1e-9)
 
 
+@pytest.mark.more
 def test_densities_of_long_vectors():
     """Densities and tails have the bounds of the functions: the direction is not rounded to an angle first."""
     rng = np.random.default_rng(0)
@@ -171,7 +172,7 @@ def test_second_derivatives(d):
 @pytest.mark.parametrize(
     ("kind", "batch", "dtype"),
     [
-        (VonMisesFisher, (3,), "float32"),
+        *more((VonMisesFisher, (3,), "float32")),
         *slow((VonMises, (), "float32"), (VonMises, (2, 3), "float64"), (VonMisesFisher, (), "float64")),
     ],
     indirect=["dtype"],
@@ -202,7 +203,7 @@ def test_draws_are_those_of_the_other_parameters(kind, batch, key, dtype):
             np.testing.assert_allclose(mixture.log_prob(0.5), same.log_prob(0.5), rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("d", [*slow(2), 3, *slow(5)])
+@pytest.mark.parametrize("d", [*more(3), *slow(2, 5)])
 def test_derivatives_of_draws(d, key):
     """The mean of the derivatives of draws is the derivative of their mean; that of each draw is tangent and finite."""
     number = 2**15

@@ -198,11 +198,7 @@ def test_conventions():
 @pytest.mark.parametrize(
     ("dtype", "sigma"),
     [
-        ("float32", 0.5),
-        *(
-            pytest.param(*pair, marks=pytest.mark.more)
-            for pair in (("float64", 0.01), ("float32", 1.0), ("float64", 2.0))
-        ),
+        *more(("float32", 0.5), ("float64", 0.01), ("float32", 1.0), ("float64", 2.0)),
     ],
 )
 def test_expected_score_norm(dtype, sigma):

@@ -139,7 +139,7 @@ def test_positions_beyond_32_bits():
     np.testing.assert_array_equal(angles[row, column:].compute(), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [*more("float32"), *slow("float64")])
 def test_functions_of_arrays(dtype):
     """Functions keep the dtype of their arrays, even float64 without x64 mode."""
     x = np.linspace(0.01, 0.99, 60).astype(dtype).reshape(6, 10)
