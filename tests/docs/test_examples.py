@@ -71,7 +71,7 @@ def test_quick_mode(name, tmp_path, capsys):
     assert (tmp_path / "picture.svg").stat().st_size > 10_000
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_pipeline(capsys):
     """Both ways give the same bits, and the mean squared distance is the expected one."""
     example = importlib.import_module("docs.examples.pipeline")

@@ -70,7 +70,7 @@ def text_of(program):
 
 
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("name", more("draw", "table", "gradient"))
+@pytest.mark.parametrize("name", [*more("draw"), *slow("table", "gradient")])
 def test_only_programs_for_a_cpu_are_made_for_one(name, monkeypatch):
     """Only programs for a CPU contain the workarounds, even if they are traced on a machine with eight GPUs."""
     here = {platform: text_of(program_for(name, platform)) for platform in ("cpu", "cuda")}

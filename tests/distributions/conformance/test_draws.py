@@ -13,7 +13,7 @@ NUMBER = 2**14
 QUICK = cases.PLAIN - {"SineBivariateVonMises", "CosineBivariateVonMises", "CircularDistribution"}
 QUICK |= {"Mixture VonMises", "Mixture VonMisesFisher", "SineSkewed VonMises"}
 
-MORE = {"SineBivariateVonMises", "CircularDistribution", "VonMises.from_natural", "VonMisesFisher.from_natural"}
+MORE = {"CircularDistribution", "VonMises.from_natural", "VonMisesFisher.from_natural"}
 WIDE = {"VonMises", "VonMisesFisher", "WrappedCauchy", "Cardioid", "WrappedNormal", "Torus"}
 
 
