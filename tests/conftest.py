@@ -15,8 +15,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jax_von_mises.sampling import counter
 
-# Meshes need several devices. Most users have one CPU device, on which programs use other array shapes, so `make test`
-# repeats some tests with CPU_DEVICES=1.
+# Meshes need several devices. Most users have one CPU device, on which programs use other array shapes, so
+# `make test-more` repeats some tests with CPU_DEVICES=1.
 jax.config.update("jax_num_cpu_devices", int(os.environ.get("CPU_DEVICES", "8")))
 # The package converts dtypes and aligns ranks itself, so it must work for users who turn JAX's promotion off.
 jax.config.update("jax_numpy_dtype_promotion", "strict")

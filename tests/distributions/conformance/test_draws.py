@@ -82,6 +82,7 @@ def test_draws_from_a_table(case, key):
 
 def assert_frequencies(space, draws, mass, bins, where):
     """Assert that draws fall into the bins as often as their masses say, by a chi-square test."""
+    assert abs(mass.sum() - 1) < 1e-5, where
     expected = NUMBER * np.bincount(bins, mass, space.number_of_bins)
     counts = np.bincount(space.number(space.place(draws)), minlength=space.number_of_bins)
     order = np.argsort(expected)

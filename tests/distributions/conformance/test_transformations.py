@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_von_mises.distributions.base import Parametric
+from jax_von_mises.distributions.base import Parametric, of_one_angle
 from tests.distributions.conformance.cases import LIGHT, PLAIN, marked
 from tests.distributions.conformance.examples import EXAMPLES
 
@@ -16,6 +16,8 @@ OF_POINTS = {"log_prob", "prob", "responsibilities", "score"}
 OF_NUMBERS = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_survival_function", "icdf", "isf", "quantile"}
 OF_NUMBERS |= {"interval", "standard_errors", "cosine_cdf", "cosine_icdf", "conditional", "marginal_log_prob"}
 OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
+# Those whose results have further axes.
+SEVERAL = {"responsibilities", "probs", "log_weights", "natural"}
 # Those that make distributions, or that return no array.
 OTHERS = {"fit", "from_natural", "broadcast", "marginal", "tabulate"}
 
@@ -52,7 +54,7 @@ def assert_results(example, given, batch, shape, dtype):
     """Assert that results have the shape of the values and the batch, and the dtype of the parameters."""
     given = {name: jnp.asarray(leaf, dtype) for name, leaf in given.items()}
     one = example.make(**given)
-    assert one.batch_shape == batch
+    assert (one.batch_shape, one.dtype) == (batch, dtype)
     for method in methods(one):
         wanted = batch
         if method.startswith("sample"):
@@ -61,6 +63,8 @@ def assert_results(example, given, batch, shape, dtype):
             wanted = np.broadcast_shapes(shape, batch)
         for leaf in traced(example, given, method, shape):
             assert leaf.shape[: len(wanted)] == wanted, (method, batch, shape)
+            exact = of_one_angle(one) or method in OF_POINTS - {"score", "responsibilities"}
+            assert leaf.shape == wanted or not exact or method in SEVERAL, (method, leaf.shape)
             dtype = np.promote_types(one.dtype, np.float32) if leaf.dtype.kind == "c" else one.dtype
             assert jnp.zeros((), leaf.dtype).real.dtype == dtype, (method, dtype)
 

@@ -13,7 +13,7 @@ from tests.distributions.conformance.examples import EXAMPLES
 
 # The others need seconds of compilation more than these.
 QUICK = (cases.PLAIN | {"Mixture VonMisesFisher"}) - {"WrappedNormal", "CircularDistribution"}
-MORE = {"WrappedNormal", "VonMisesFisher.from_natural"}
+MORE = {"WrappedNormal", "CircularDistribution", "SineSkewed VonMises", "VonMisesFisher.from_natural"}
 WIDE = {"VonMisesFisher", "WrappedCauchy", "Torus", "IsotropicGaussianSO3"}
 # Methods without an argument.
 SUMMARIES = "mean", "mode", "mean_resultant_length", "variance", "stddev", "entropy", "kl_to_uniform"
