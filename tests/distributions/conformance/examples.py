@@ -5,8 +5,9 @@ distributions, tori and natural parameters follow from the classes of which they
 """
 
 import dataclasses
+import itertools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +22,11 @@ VALUES = {
     "angle": ([0.5, -2.9, 3.0], [np.nan, np.inf]),
     "real": ([0.5, -2.9, 0.8], [np.nan, -np.inf]),
     "nonnegative": ([1.5, 0.5, 8.0], [np.nan, -1.0]),
-    "nonnegative and finite": ([1.0, 5.0, 2.0], [-1.0, np.inf]),
+    "nonnegative and finite": ([1.0, 5.0, 2.0], [np.nan, np.inf, -1.0]),
     "finite": ([1.0, 5.0, 2.0], [np.nan, np.inf]),  # of the example with any density
-    "length": ([0.3, 0.9, 0.6], [-0.1, 1.5]),
-    "half length": ([0.3, 0.1, 0.45], [-0.1, 0.6]),
-    "share": ([0.3, -0.8, 0.9], [-1.1, 1.1]),
+    "length": ([0.3, 0.9, 0.6], [np.nan, 1.5, -0.1]),
+    "half length": ([0.3, 0.1, 0.45], [np.nan, 0.6, -0.1]),
+    "share": ([0.3, -0.8, 0.9], [np.nan, 1.1, -1.1]),
     "direction": ([[1.0, 2.0, 2.0, -1.0], [-0.2, 0.1, 0.3, 0.5], [3.0, 0.0, -4.0, 1.0]], [np.nan, 0.0]),
     "natural": ([[0.6, -0.5, 0.3], [-0.1, 0.2, 0.1], [3.0, 4.0, -5.0]], [np.nan, np.inf]),
     "logits": ([[0.0, 1.0], [-2.0, 0.5], [3.0, 2.5]], [np.nan, np.inf]),
@@ -66,13 +67,15 @@ class Example:
         """Return the parameters of the first distribution."""
         return {name: x[0] for name, x in self.parameters(dtype).items()}
 
-    def invalid(self, name: str, dtype: object = np.float32) -> dict[str, np.ndarray]:
-        """Return the parameters of the batch, with an invalid value of one of them in the first two distributions."""
-        given = self.parameters(dtype)
-        given[name] = given[name].copy()
-        for i, bad in enumerate(VALUES[self.rules[name]][1]):
-            given[name][i] = bad
-        return given
+    def invalid(self, dtype: object = np.float32) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Yield each parameter's name, and the parameters with invalid values of it in the first two distributions."""
+        for name, rule in self.rules.items():
+            for bad in itertools.pairwise(VALUES[rule][1]):
+                given = self.parameters(dtype)
+                given[name] = given[name].copy()
+                for i, value in enumerate(bad):
+                    given[name][i] = value
+                yield name, given
 
     @property
     def of_vectors(self) -> bool:

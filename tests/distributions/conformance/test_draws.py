@@ -63,8 +63,8 @@ def test_draws(case, key):
     """Those of each distribution fall into the bins of their space with the right frequencies."""
     found = np.asarray(drawn(case.example, case.example.parameters(case.dtype), key))
     assert_draws(case, found, 3)
-    for name in case.example.rules:
-        bad = np.asarray(drawn(case.example, case.example.invalid(name, case.dtype), key))
+    for name, invalid in case.example.invalid(case.dtype):
+        bad = np.asarray(drawn(case.example, invalid, key))
         lost = np.isnan(bad).reshape(NUMBER, 3, -1)
         # A draw of a mixture is that of the component that was chosen, here with a probability above 0.05.
         share = 0.05 if case.example.name.startswith("Mixture") and name != "logits" else 1

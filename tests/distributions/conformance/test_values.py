@@ -210,8 +210,8 @@ def test_intervals(name):
 def test_invalid_parameters(case, evaluate, measure, found, measured):
     """They give NaN in each result that depends on them, and change nothing of the other distributions of the batch."""
     given, before = case.example.parameters(case.dtype), found | measured
-    for name in case.example.rules:
-        invalid, other = case.example.invalid(name, case.dtype), given | {name: np.roll(given[name], 1, 0)}
+    for name, invalid in case.example.invalid(case.dtype):
+        other = given | {name: np.roll(given[name], 1, 0)}
         bad, changed = evaluate(invalid) | measure(invalid), evaluate(other) | measure(other)
         for result, value in bad.items():
             depends = np.any(changed[result] != before[result], 0)
