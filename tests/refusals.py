@@ -65,6 +65,9 @@ BAD = {
     "share": [*WORDS, 0, -1, 1.5, NAN, True, [0.5]],
     "flags": [DEEP, HUGE, {"--xla_x": HUGE}, 3, "no flags", [1]],
     "distribution": [*NOTHING, 3],
+    "family": [*NOTHING, 3],
+    "tolerance": [*NOTHING, NAN, np.zeros(2)],
+    "rows": [*WORDS, 3.0, {"x": np.zeros(3), "y": np.zeros(2)}, np.zeros(())],
 }
 
 
@@ -100,6 +103,15 @@ def of_numbers(function):
     """Return the row for a function of arrays that broadcast."""
     names = list(inspect.signature(function).parameters)
     return Refusal(function, arrays(names), dict.fromkeys(names, "numbers"))
+
+
+def in_shards(axis_name="rows", **given):
+    """Call `sample_shard` where there is the axis `rows`."""
+    mesh = jax.make_mesh((1,), ("rows",), devices=jax.devices()[:1])
+    draw = jax.shard_map(
+        lambda: jvm.sample_shard(axis_name=axis_name, **given), mesh=mesh, in_specs=(), out_specs=PartitionSpec("rows")
+    )
+    return draw()
 
 
 PARAMETERS = arrays(("loc", "concentration"))
@@ -168,6 +180,7 @@ FUNCTIONS = {
                     "number": "count",
                 },
                 **{"key": "key", "starts": "count", "steps": "count", "progress": "flag"},
+                **{"tolerance": "tolerance", "largest_concentration": "tolerance", "tied": "flag"},
             },
         ),
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),
@@ -191,7 +204,15 @@ FUNCTIONS = {
             {"distribution": ONE, "skewness": 0.5},
             {"distribution": "distribution", "skewness": "numbers"},
         ),
-        "VonMises.fit": Refusal(jvm.VonMises.fit, {"samples": np.ones(3, np.float32)}, {"samples": "numbers"}, "fit"),
+        "VonMises.fit": Refusal(
+            jvm.VonMises.fit,
+            {"samples": np.ones(3, np.float32)},
+            {
+                **{"samples": "numbers", "weights": "numbers", "axis": "axis", "loc": "vector"},
+                **{"bias_correction": "flag", "size": "vector"},
+            },
+            "fit",
+        ),
         "Torus": Refusal(
             lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "distribution"}
         ),
@@ -217,7 +238,7 @@ FUNCTIONS = {
         "sample_block": Refusal(
             jvm.sample_block,
             {**DRAWN, "start": 0, "shape": (3,)},
-            {**DRAW, "start": "start", "shape": "shape", "method": "choice"},
+            {**DRAW, "start": "start", "shape": "shape", "method": "choice", "distribution": "family"},
         ),
         "sample_pmap": Refusal(
             jvm.sample_pmap,
@@ -225,9 +246,9 @@ FUNCTIONS = {
             {**DRAW, "shape": "shape", "method": "choice", "devices": "devices"},
         ),
         "sample_shard": Refusal(
-            jvm.sample_shard,
-            {**DRAWN, "shape": (3,), "axis_name": "data"},
-            {"shape": "shape", "axis_name": "mapped axis"},
+            in_shards,
+            {**DRAWN, "shape": (3,), "axis_name": "rows"},
+            {**DRAW, "shape": "shape", "axis_name": "mapped axis", "method": "choice"},
         ),
         "sample_antithetic": Refusal(jvm.sample_antithetic, {**DRAWN, "shape": (2, 3)}, {**DRAW, "shape": "shape"}),
         "sample_stratified": Refusal(jvm.sample_stratified, {**DRAWN, "shape": (2, 3)}, {**DRAW, "shape": "shape"}),
@@ -250,12 +271,13 @@ FUNCTIONS = {
                 "method": "choice",
                 "donate": "flag",
                 "out_sharding": "sharding",
+                "distribution": "family",
             },
         ),
         "batched_apply": Refusal(
             jvm.batched_apply,
             {"f": jnp.sin, "arrays": np.ones(4, np.float32), "batch_size": 2},
-            {"f": "function", "batch_size": "count", "out": "flag"},
+            {"f": "function", "arrays": "rows", "batch_size": "count", "out": "flag"},
         ),
         "prefetch_to_host": Refusal(
             jvm.prefetch_to_host, {"iterator": (), "depth": 1}, {"iterator": "iterable", "depth": "count"}
@@ -272,6 +294,7 @@ FUNCTIONS = {
                 **dict.fromkeys(("resume", "force", "repair"), "flag"),
                 **dict.fromkeys(("part", "parts"), "count"),
                 **dict.fromkeys(("executor", "progress"), "function"),
+                "distribution": "family",
             },
         ),
         "verify_samples": Refusal(jvm.verify_samples, {"out": "a.npy"}, {"out": "path", "executor": "function"}),
@@ -347,6 +370,12 @@ def public():
             found |= {name} - ({name} if issubclass(value, Parametric) else set())
             found |= {f"{name}.{each}" for each in ("fit", "marginal") if hasattr(value, each)}
     return found
+
+
+def public_rows():
+    """Return the name and the row of everything in the table, besides methods of the classes for NumPyro."""
+    rows = [row for group in FUNCTIONS.values() for row in group.items()]
+    return [(name, row) for name, row in rows if not name.startswith("numpyro.")]
 
 
 def stands_for_default(function, argument):

@@ -1,5 +1,6 @@
 """Invalid arguments of all public functions give an error with a clear message, or NaN, in bounded time."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -20,8 +21,15 @@ LONGEST = 700
 
 def test_every_public_function_is_in_the_table():
     """The table lists every public function and no other, besides methods of the classes for NumPyro."""
-    named = {name for group in refusals.FUNCTIONS.values() for name in group if not name.startswith("numpyro.")}
+    named = {name for name, _ in refusals.public_rows()}
     assert named | refusals.WITHOUT_ARGUMENTS == refusals.public()
+
+
+def test_every_argument_is_in_the_table():
+    for name, row in refusals.public_rows():
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        accepted = {k for k, each in inspect.signature(row.function).parameters.items() if each.kind not in variadic}
+        assert accepted <= set(row.kinds), name
 
 
 def test_invalid_arguments_get_a_clear_message(tmp_path):

@@ -6,8 +6,8 @@ From the repository root, with the dependency groups `test` and `mutants`::
 
 The places depend only on the seed and on the source of the package, so that a second run after a change of the tests
 tries the same faults. Cosmic Ray makes them in a temporary copy of the tracked files. A fault is `killed` if a test
-fails, and has `survived` if all tests of its area pass; `limit` means that no test failed within the time limit. Some
-survivors change nothing that a caller could see.
+fails that passes without the fault, and has `survived` if all tests of its area pass; `limit` means that no test failed
+within the time limit. Some survivors change nothing that a caller could see.
 """
 
 import argparse
@@ -207,6 +207,10 @@ def main(arguments=None):
             names = sorted(tests[area], key=lambda test, stem=module.stem: stem not in pathlib.Path(test).name)
             result, test, seconds = run(copy, [*(tests[area] if given.tests else names), *options], given.minutes)
             (copy / module).write_bytes(original)
+            if found := re.match(r"tests/\S+\.py(::.*?)?(?= - |$)", test):
+                without, reason, _ = run(copy, [found[0], *options], given.minutes)
+                if without != "survived":
+                    sys.exit(f"{found[0]} fails without a fault, too: {reason or without}")
             print(f"{module}:{line}: {change}\n    {result} after {seconds:.0f} s of CPU time  {test}", flush=True)
             rows.writerow((area, module, line, name, occurrence, change, result, test, seconds))
 
