@@ -434,6 +434,8 @@ def test_counts_and_masks_are_weights():
     )
     np.testing.assert_allclose(grouped, long, rtol=1e-5)
     np.testing.assert_allclose(fit(x, counts > 2), fit(x[counts > 2]), rtol=1e-6)
+    columns = fit(np.stack([x, x], 1), counts, axis=0, bias_correction=True).concentration
+    np.testing.assert_allclose(columns, [grouped, grouped], rtol=1e-6)
 
 
 def test_many_small_data_sets_are_not_padded():
