@@ -118,10 +118,16 @@ def programs():
         "PTX instructions": "instructions an angle",
     }
     lines = [
-        [name, *(f"{count[column]:g}" for column in columns.values())]
+        [
+            name,
+            *(
+                f"{count[column]:g}" if column in count else ""
+                for column in columns.values()
+            ),
+        ]
         for name, count in counts.items()
     ]
-    return table(["per angle", *columns], lines)
+    return table(["per angle, pair or direction", *columns], lines)
 
 
 def expected(found):

@@ -7,14 +7,16 @@ runs it once a week. To run the script in an environment with JAX 0.12.0.1, add 
     python -m tools.gpu_programs            # writes tools/gpu_programs.json
     python -m tools.gpu_programs --check    # exit code 1 if anything is worse than in the file
 
-The script counts the kernels of a draw and, per angle, the bytes moved, the bytes of temporary memory and the PTX
-instructions. These are not times, but a draw with more of them is slower. JAX 0.11.2 and 0.12.0.1 give the same
+The script counts the kernels of draws and densities (each pass of a loop counts) and, per draw, the bytes moved, the
+bytes of temporary memory and, of angles, the PTX instructions. These are not times, but a program with more of them is
+slower. Every class has a row for its draws and one for its densities. JAX 0.11.2 and 0.12.0.1 give the same
 numbers, except for instructions, which differ by less than 1%. The script also compiles a case without each workaround
 in `WITHOUT`. With ``--check``, it reports workarounds that can be removed because nothing gets worse without them.
 """
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import re
@@ -49,20 +51,27 @@ WITHOUT = {
 ROOM = 1.05
 
 INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?[a-z][\w.]*\s[^;]*;", re.M)
-OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*?) ([\w-]+)\((.*?)\)(?:,|$)", re.M)
+COMPUTATION = re.compile(r"^(ENTRY )?%?(\S+) \(.*?\) -> .*? \{\n(.*?)^\}", re.M | re.S)
+OPERATION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*?) ([\w-]+)\((.*?)\)(?:, (.*))?$", re.M)
+# How an operation names the computations that it runs, and how often a loop runs its own.
+RUNS = re.compile(r"(?:body|to_apply|true_computation|false_computation)=%?([\w.-]+)")
+BRANCHES = re.compile(r"branch_computations=\{(.*?)\}")
+TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 # Operations that launch no kernel.
 FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast")
+ARRAY = re.compile(r"(\w+)\[(\d[\d,]*)\]")
 WIDTHS = {"f64": 8, "u64": 8, "s64": 8, "f32": 4, "u32": 4, "s32": 4, "bf16": 2, "f16": 2, "pred": 1}
 
 
 def cases():
-    """Yield the name and the function of each program to compile, and its arguments as tuples (shape, dtype)."""
+    """Yield the name and the function of each program to compile, and its arguments as trees of (shape, dtype)."""
     import jax
     import numpy as np
 
-    from jax_von_mises import sample_von_mises
+    from jax_von_mises import sample_von_mises, sample_von_mises_fisher
     from jax_von_mises.sampling import counter, sampler
     from jax_von_mises.sampling.request import PROGRAMS, Request
+    from tests.distributions.conformance.examples import EXAMPLES, PLAIN
 
     def of_key(implementation, function):
         return lambda words, *rest: function(jax.random.wrap_key_data(words, impl=implementation), *rest)
@@ -79,6 +88,19 @@ def cases():
         angles, pull = jax.vjp(lambda kappa: sample_von_mises(key, loc, kappa, (COUNT,)), kappa)
         return angles, pull(jax.numpy.ones_like(angles))[0]
 
+    def directions(key, pole, kappa):
+        return sample_von_mises_fisher(key, pole, kappa, (COUNT,))
+
+    def directions_and_gradient(key, pole, kappa):
+        drawn, pull = jax.vjp(lambda kappa: directions(key, pole, kappa), kappa)
+        return drawn, pull(jax.numpy.ones_like(drawn))[0]
+
+    def draws_of(example):
+        return lambda key, given: example.make(**given).sample(key, (COUNT,))
+
+    def densities_of(example):
+        return lambda x, given: example.make(**given).log_prob(x)
+
     key, one, many = ((2,), "uint32"), ((), "float32"), ((COUNT,), "float32")
     for name in ("threefry2x32", "philox4x32"):
         yield f"words, {name}", of_key(name, lambda key: counter.words(key, (COUNT,), 1)[0]), (key,)
@@ -90,6 +112,17 @@ def cases():
     with_gradient = of_key("threefry2x32", angles_and_gradient)
     yield "value and gradient, a concentration each", with_gradient, (key, many, many)
     yield "value and gradient, one concentration", with_gradient, (key, one, one)
+    for d, dtype in ((3, "float32"), (4, "float32"), (10, "float32"), (10, "float64")):
+        given = key, ((d,), dtype), ((COUNT,), dtype)
+        yield f"directions, d = {d}, {dtype}", of_key("threefry2x32", directions), given
+    given = key, ((4,), "float32"), many
+    yield "directions and gradient, d = 4", of_key("threefry2x32", directions_and_gradient), given
+    for name, example in EXAMPLES.items():
+        if name in PLAIN | {"Mixture VonMises"}:
+            one = {each: (value.shape, "float32") for each, value in example.one().items()}
+            event = example.make(**example.one()).event_shape
+            yield f"{name}, draws", of_key("threefry2x32", draws_of(example)), (key, one)
+            yield f"{name}, densities", densities_of(example), (((COUNT, *event), "float32"), one)
     normal = of_key("threefry2x32", lambda key: jax.random.normal(key, (COUNT,), np.float32))
     yield "jax.random.normal", normal, (key,)
 
@@ -116,8 +149,12 @@ def compile_for_h100(folder):
         label = re.sub(r"\W+", "_", name)
         program = lambda *given: function(*given)  # noqa: E731
         program.__name__ = label
-        with jax.enable_x64(any(dtype == "float64" for _, dtype in arguments)):
-            given = [jax.ShapeDtypeStruct(shape, dtype, sharding=on_it) for shape, dtype in arguments]
+        with jax.enable_x64("float64" in str(arguments)):
+            given = jax.tree.map(
+                lambda each: jax.ShapeDtypeStruct(*each, sharding=on_it),
+                arguments,
+                is_leaf=lambda each: isinstance(each, tuple) and isinstance(each[-1], str),
+            )
             compiled = jax.jit(program).lower(*given).compile()
         texts = [path.read_text() for path in pathlib.Path(folder).glob(f"*jit_{label}.*.ptx")]
         found = count(compiled, "".join(texts))
@@ -144,31 +181,49 @@ def without_workarounds():
 
 def count(compiled, text):
     """Return the counts of a compiled program; `text` is the PTX of its kernels."""
-    operations = OPERATION.findall(compiled.as_text().split("\nENTRY", 1)[1])
-    arrays = {name: of_angles(shape) for name, shape, _, _ in operations}
-    launched = [each for each in operations if each[2] not in FREE]
-    wide, moved = [], 0
-    for name, _, _, operands in launched:
-        read = sum(arrays.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands))
-        moved += read + arrays[name]
-        if read + arrays[name]:
-            wide.append(name.replace(".", "_").replace("-", "_"))
-    parts = dict(re.findall(r"\.visible \.entry (\w+)\((.*?)^}", text, re.M | re.S))
-    code = "".join(parts.get(name, "") for name in wide)
-    return {
+    import jax
+
+    found = COMPUTATION.findall(compiled.as_text())
+    computations = {name: OPERATION.findall(body) for _, name, body in found}
+    launched = list(launches(computations, next(name for entry, name, _ in found if entry)))
+    wide = [name.replace(".", "_").replace("-", "_") for name, moved in launched if moved]
+    counts = {
         "kernels": len(launched),
         "kernels of all angles": len(wide),
-        "bytes moved an angle": moved,
+        "bytes moved an angle": round(sum(moved for _, moved in launched)),
         "temporary bytes an angle": round(compiled.memory_analysis().temp_size_in_bytes / COUNT, 2),
+    }
+    if math.prod(jax.tree.leaves(compiled.out_info)[0].shape) > COUNT:
+        return counts
+    parts = dict(re.findall(r"\.visible \.entry (\w+)\((.*?)^}", text, re.M | re.S))
+    code = "".join(parts.get(name, "") for name in wide)
+    return counts | {
         "instructions an angle": round(len(INSTRUCTION.findall(code)) / ANGLES, 1),
         "stores of 16 bytes": len(re.findall(r"st\.global\.(?:v4|b128)", code)),
     }
 
 
-def of_angles(shape):
-    """Return the bytes per angle of the arrays in an HLO shape or tuple of shapes; arrays of other sizes count as 0."""
-    found = re.findall(r"(\w+)\[(?:1,)?([\d,]+)\]", shape)
-    return sum(WIDTHS[dtype] for dtype, sizes in found if sizes == str(COUNT))
+def launches(computations, name):
+    """Yield each kernel that a computation launches, and the bytes per draw that it moves."""
+    arrays = {}
+    for operation, shape, kind, operands, rest in computations[name]:
+        arrays[operation] = of_draws(shape)
+        if kind == "while":
+            trips = TRIPS.search(rest)
+            assert trips, f"{operation}: a loop of unknown length"
+            yield from list(launches(computations, RUNS.search(rest)[1])) * int(trips[1])
+        elif kind in ("call", "conditional"):
+            ran = RUNS.findall(rest) or BRANCHES.search(rest)[1].replace("%", "").split(", ")
+            yield from max((list(launches(computations, each)) for each in ran), key=len)
+        elif kind not in FREE:
+            read = sum(arrays.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands))
+            yield operation, read + arrays[operation]
+
+
+def of_draws(shape):
+    """Return the bytes per draw of the arrays in an HLO shape or tuple of shapes; those of other sizes count as 0."""
+    found = ((WIDTHS[dtype], math.prod(map(int, sizes.split(",")))) for dtype, sizes in ARRAY.findall(shape))
+    return sum(width * size / COUNT for width, size in found if size >= COUNT)
 
 
 def worse(found, table):

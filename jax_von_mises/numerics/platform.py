@@ -6,10 +6,12 @@ derivative. Here, a `Formula` is one operation of a traced program. It is traced
 form for that platform.
 """
 
+import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
@@ -33,6 +35,33 @@ def evaluate(formula: Formula, x: jax.Array) -> jax.Array:
     """Return the value of a formula at a floating-point `x`, in its shape and dtype."""
     value: jax.Array = _formula.bind(x, formula=formula)
     return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """The `Formula` of `stored`."""
+
+    def on_cpu(self, x: jax.Array) -> jax.Array:
+        """Return `x`."""
+        return x
+
+    def on_gpu(self, x: jax.Array) -> jax.Array:
+        """Return `x` behind a barrier."""
+        stored: jax.Array = lax.optimization_barrier(x)
+        return stored
+
+    def slope(self, y: jax.Array, _: jax.Array) -> jax.Array:
+        """Return 1."""
+        return jnp.ones_like(y)
+
+
+def stored(x: jax.Array) -> jax.Array:
+    """Return `x`; a GPU computes it once and stores it, if a kernel reads each element several times.
+
+    Where each thread of a kernel computes one component of a vector, XLA would otherwise divide the program at some
+    earlier point, where more arrays cross through memory.
+    """
+    return evaluate(Stored(), x)
 
 
 # The class is `jax.extend.core.Primitive`, but importing that takes 35 ms, five times as long as this package.

@@ -19,6 +19,7 @@ GPU_FORMS = {
     "polynomial": elementary.Polynomial(TERMS),
     "polynomial_at": elementary.PolynomialAt(TERMS, 0.3, 2, -1.5),
     "exp2_in_sum": elementary.Exp2InSum(),
+    "stored": platform.Stored(),
 }
 
 
@@ -44,8 +45,9 @@ def text_of(function, *platforms, dtype=np.float32):
             lambda x: elementary.estrin([c * 0.3 ** (2 * j) * 0.3 for j, c in enumerate(TERMS)], x),
         ),
         (elementary.exp2_in_sum, elementary.exp2),
+        (platform.stored, lambda x: x),
     ],
-    ids=["polynomial", "polynomial_at", "exp2_in_sum"],
+    ids=["polynomial", "polynomial_at", "exp2_in_sum", "stored"],
 )
 def test_a_cpu_runs_the_same_program_as_if_there_were_no_other_form(found, expected):
     assert text_of(found, "cpu") == text_of(expected, "cpu") == text_of(found, "tpu")

@@ -228,7 +228,7 @@ def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: ja
 
     start = jnp.zeros_like(x + y)
     # Each pass of the loop is a launch of kernels on a GPU, which takes longer than what it computes.
-    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]), unroll=6)
+    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]), unroll=8)
     return first - x * second
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import xla
+from jax_von_mises.numerics import platform, xla
 from jax_von_mises.numerics.elementary import (
     LN_2,
     head,
@@ -283,7 +283,8 @@ def place_in_space(signed: jax.Array, turn: jax.Array, unit: jax.Array) -> jax.A
     r, (c, s) = sine(signed), cosine_and_sine(turn)
     first, second = (aligned(x, signed.ndim + 1) for x in orthogonal(unit))
     unit = aligned(unit, signed.ndim + 1)
-    along = (-2 * share_below(signed))[..., None]
+    r, c, s, along = map(platform.stored, (r, c, s, -2 * share_below(signed)))
+    along = along[..., None]
     across = c[..., None] * first + s[..., None] * second
     return unit + (along * unit + r[..., None] * across)
 

@@ -12,11 +12,9 @@ import pytest
 
 from jax_von_mises.distributions.base import of_one_angle
 from tests.distributions.conformance import spaces
-from tests.distributions.conformance.examples import EXAMPLES, Example, public_classes
+from tests.distributions.conformance.examples import EXAMPLES, PLAIN, Example
 
-# Those of which the other ones are made.
-PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistribution"}
-# Those of the others that `make test-more` tests, too. The rest is tested weekly.
+# Those of the examples made of others that `make test-more` tests, too. The rest is tested weekly.
 MADE = {"VonMises.from_natural", "VonMisesFisher.from_natural", "SineSkewed VonMises", "Mixture VonMises"}
 MADE |= {"Mixture VonMisesFisher", "Mixture SineBivariateVonMises"}
 # Programs of pairs compile for 10 s.

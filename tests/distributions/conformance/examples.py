@@ -157,3 +157,5 @@ def examples() -> dict[str, Example]:
 
 
 EXAMPLES = examples()
+# Those of which the other ones are made.
+PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistribution"}
