@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.tail_integral import gauss_legendre
+from jax_von_mises.numerics.quadrature import gauss_legendre
 
 # Two concentrations are close if their ratio, after adding d - 1 in d dimensions to both, is below this bound. Nodes on
 # [0, 1], with weights that include the remainder's factor, then integrate A' to rounding.

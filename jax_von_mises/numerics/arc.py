@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import quantile, tail_integral, xla
+from jax_von_mises.numerics import quadrature, quantile, tail_integral
 from jax_von_mises.numerics.circle import TWO_PI, deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.density import HalfAngle, density
 from jax_von_mises.numerics.elementary import LOG2_E, clip, cosine, exp2, sine_over
@@ -176,12 +176,14 @@ def mass(
     rule: dict[str, tuple[float, int]],
     loop: bool = False,
 ) -> jax.Array:
-    """Return I(a, width), as defined in the module's docstring; see `xla.add_terms` for `loop`."""
+    """Return I(a, width), as defined in the module's docstring; see `quadrature.add_terms` for `loop`."""
     depth, count = rule[width.dtype.name]
     span = 0.5 * jnp.minimum(width, cutoff_width(sin_a, cos_a, kappa, depth))
     exponent_at = tail_integral.exponents(sin_a, cos_a, span, kappa)
-    nodes, weights = tail_integral.gauss_legendre(count)
-    (total,) = xla.add_terms(lambda node, weight: (2 * weight * exp2(exponent_at(node)),), nodes, weights, span, loop)
+    nodes, weights = quadrature.gauss_legendre(count)
+    (total,) = quadrature.add_terms(
+        lambda node, weight: (2 * weight * exp2(exponent_at(node)),), nodes, weights, span, loop
+    )
     return span * total
 
 
@@ -386,8 +388,8 @@ def masses_about(
         ratio = jnp.exp(jnp.minimum(kappa * gain, LARGEST_RISE))
         return weight * ratio, weight * (ratio * gain)
 
-    nodes, weights = tail_integral.gauss_legendre(count)
-    mass_total, l_total = xla.add_terms(term, nodes, weights, span)
+    nodes, weights = quadrature.gauss_legendre(count)
+    mass_total, l_total = quadrature.add_terms(term, nodes, weights, span)
     return jnp.sum(span * mass_total, 0), jnp.sum(span * l_total, 0)
 
 

@@ -13,10 +13,9 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jax_von_mises.numerics import xla
+from jax_von_mises.numerics import normal, xla
 from jax_von_mises.numerics.density import HALF_PI, half_pi_rest
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
-from jax_von_mises.numerics.sphere import vectors
 
 # Terms on each side of the wrapped normal's series. Beyond them, terms are below 1e-16 of the sum.
 TERMS = 5
@@ -258,7 +257,7 @@ def normal_quantile(t: jax.Array, half_minus_t: jax.Array, scale: jax.Array) -> 
     A `scale` above `WIDE` counts as `WIDE`, so that the distance has enough digits after the turns are removed.
     """
     scale = clip(nan_unless(scale, scale >= 0), 0, WIDE)
-    return scale * jnp.abs(vectors.normal(t, half_minus_t, jnp.zeros_like(t, bool)))
+    return scale * jnp.abs(normal.quantile(t, half_minus_t, jnp.zeros_like(t, bool)))
 
 
 def normal_variance(loc: jax.Array, scale: jax.Array) -> jax.Array:

@@ -27,12 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import xla
+from jax_von_mises.numerics import normal, xla
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import polynomial, sine_over
+from jax_von_mises.numerics.quadrature import add_terms, gauss_legendre, tail_step
 from jax_von_mises.numerics.sphere import vectors
 from jax_von_mises.numerics.table import QuantileTable, two_tails
-from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 OfRelative = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -231,7 +231,7 @@ def tail(kernel: Kernel, at: Angle, sign: jax.Array) -> tuple[jax.Array, jax.Arr
         step = length * node
         return (weight * kernel.relative(at.moved(step), at.angle, step),)
 
-    (total,) = xla.add_terms(term, *gauss_legendre(limits.nodes), length, loop=True)
+    (total,) = add_terms(term, *gauss_legendre(limits.nodes), length, loop=True)
     return jnp.abs(length) * total / here, here
 
 
@@ -251,9 +251,7 @@ def quantile(t: jax.Array, upper: jax.Array, sigma: jax.Array) -> jax.Array:
         # The argument of the logarithm is near 1 in the lower tail, so that no digits are lost there.
         excess = jnp.log(share * ((integral / kernel.of_turns) * here)) - 0.5 * jnp.square(at.angle / kernel.of_turns)
         slope = kernel.slope_per_angle(at) * at.angle + at.half_cosine / at.half_sine
-        bend = 1 + sign * integral * slope
-        bend = jnp.where(jnp.abs(bend) < 1e-3, 1e-3, bend)
-        step = -integral * jnp.expm1(jnp.minimum(-bend * excess, 3)) / bend
+        step = tail_step(integral, excess, 1 + sign * integral * slope)
         room = jnp.where(upper, at.rest, at.angle)
         return at.moved(sign * jnp.minimum(step, 0.5 * room)).signed
 
@@ -271,7 +269,7 @@ def first_guess(kernel: Kernel, t: jax.Array, upper: jax.Array) -> jax.Array:
     v = jnp.exp((jnp.log((6 * np.pi) * t) - kernel.log_density(at_zero)) / 3 - jnp.log(spread))
     low = spread * v * (1 + v * v * (0.1 + 0.04 * v * v))
     # In the upper tail, use Wilson and Hilferty's approximation for the length of such a vector.
-    z = vectors.normal(t, 0.5 - t, jnp.zeros_like(t, bool))
+    z = normal.quantile(t, 0.5 - t, jnp.zeros_like(t, bool))
     root = jnp.sqrt(25 / 27 + math.sqrt(2 / 27) * z)
     far = (spread * math.sqrt(3)) * (root * root * root)
     # Near pi, p is nearly a multiple of a hyperbolic cosine (or a cosine).
@@ -415,7 +413,7 @@ def root_mean_square_score(sigma: jax.Array) -> jax.Array:
 
     nodes = np.arange(1, intervals + 1) / intervals
     weights = np.where(nodes < 1, 1, 0.5)
-    total, squares = xla.add_terms(term, nodes.tolist(), weights.tolist(), length, loop=True)
+    total, squares = add_terms(term, nodes.tolist(), weights.tolist(), length, loop=True)
     some = squares > 0
     root = jnp.where(some, jnp.sqrt(jnp.where(some, squares, 1) / total), 0)
     return root / (jnp.minimum(kernel.sigma, 1) * share)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import bessel, coefficients, xla
+from jax_von_mises.numerics import bessel, coefficients, quadrature, xla
 from jax_von_mises.numerics.density import HALF_PI, KAPPA_MIN, HalfAngle, score
 from jax_von_mises.numerics.elementary import (
     COSINE64,
@@ -55,12 +55,6 @@ ARCSINE = (2.0, 0.33347781, 0.14624456, 0.12035545, -0.04619342, 0.19143589)
 NEGLIGIBLE = 1e-14
 
 
-def gauss_legendre(count: int) -> tuple[list[float], list[float]]:
-    """Return the Gauss-Legendre nodes and weights on [0, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
-
-
 class Rule(NamedTuple):
     """A quadrature rule on [0, 1] for the interval of half angles up to where the tail is cut off."""
 
@@ -75,7 +69,7 @@ RULES = {
     "float64": Rule(coefficients.RULE64_NODES, coefficients.RULE64_WEIGHTS, coefficients.RULE64_DEPTH),
 }
 # The float32 rule for tails that no sample reaches.
-FAR_RULE = Rule(*gauss_legendre(12), 18.0)
+FAR_RULE = Rule(*quadrature.gauss_legendre(12), 18.0)
 
 
 def integrals(
@@ -95,7 +89,7 @@ def integrals(
 
     By default, the `rule` is that for samples of the dtype. `deep` tells which elements may be in tails that no sample
     reaches: all, none, or those of a mask, on which the results of other elements do not depend. `loop` is that of
-    `xla.add_terms`.
+    `quadrature.add_terms`.
     """
     rule = rule or RULES[x.dtype.name]
     half = HalfAngle.of(x, exact=rule is FAR_RULE or x.dtype == jnp.float64)
@@ -118,7 +112,7 @@ def integrals(
         first = value, ((2 * weight) * factor) * growth
         return first if order == 1 else (*first, value * (factor * factor - slope))
 
-    return [span * total for total in xla.add_terms(term, rule.nodes, rule.weights, x, loop)], centre, half
+    return [span * total for total in quadrature.add_terms(term, rule.nodes, rule.weights, x, loop)], centre, half
 
 
 def tail_span(half: HalfAngle, inverse: jax.Array, depth: float, deep: bool | jax.Array) -> jax.Array:

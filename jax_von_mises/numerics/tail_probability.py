@@ -61,7 +61,7 @@ def signed_mass(
     """Return P(X > x + lost), or minus P(0 < X < x + lost) where the second result is true.
 
     P(X > x) is J p. Its derivative is -p, and p `lost` is always small against P, except next to pi, where p is
-    constant. See `xla.add_terms` for `loop`.
+    constant. See `quadrature.add_terms` for `loop`.
     """
     moved, k, factor = rescaled(x, kappa)
     (j,), centre, half = far_integral(moved, k, loop)

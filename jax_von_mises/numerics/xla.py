@@ -16,12 +16,12 @@ program is lowered. The only property of the tracing machine that matters is its
 `two_from_one_loop`        two components, or an angle and its derivative, are computed together
 `round_here` *             a product is rounded before it is added, in every program
 `traced_once`              a derivative does not trace its function again
-`add_terms` *              sums of long terms compile in seconds
 `sum_last_axis` *          summands are computed by vector instructions
 `cell_coefficients` *      a table is not recomputed for each coefficient
 `replace_where_any` *      rare cases cost nothing unless they occur, also under `jax.vmap`
 `multiply_high` *          a program compiles for several devices
 `hidden` *                 a quantile on a GPU is one kernel, or two in float64
+`horner`                   a GPU reads a table in the kernels that use it
 `carry_sign_on_cuda` *     a number and its sign cross to the next CUDA kernel as one
 `vary_key_on_gpu` *        the key schedule does not become a kernel of one thread
 =========================  ==================================================================
@@ -38,7 +38,8 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from jax_von_mises.numerics.sharding import explicit
+from jax_von_mises.numerics.platform import GPUS
+from jax_von_mises.numerics.sharding import explicit, explicit_sharding
 
 # XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
@@ -46,10 +47,6 @@ SMALLEST = 2**14
 LENGTH, SHORTEST = 1024, 64
 # A single long axis whose size is a multiple of this splits evenly between 2, 4, ..., 64 cores.
 EVEN = 64
-# `add_terms` computes longer float64 sums in a loop.
-UNROLLED = 16
-# Up to this size, `add_terms` computes all terms as one array instead of in a loop.
-AT_ONCE = 64
 # Bits of a number that `hidden` reads from an iota.
 PIECE = 32
 
@@ -396,37 +393,6 @@ def round_here(x: jax.Array, most: float) -> jax.Array:
     return jnp.where(x > most, most, x)
 
 
-def add_terms(
-    term: Callable[[Any, Any], tuple[jax.Array, ...]],
-    nodes: Sequence[float],
-    weights: Sequence[float],
-    like: jax.Array,
-    loop: bool = False,
-) -> tuple[jax.Array, ...]:
-    """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
-
-    A `loop` over the nodes compiles faster than one long sum, which is faster in a program that computes nothing else.
-    In float64, more than `UNROLLED` terms always use a loop. Without it, `sample_truncated` would compile in 11 s
-    instead of 4 (JAX 0.8.0 to 0.12.0.1). For few elements, one array of all terms compiles in still less time.
-    """
-    if loop and like.size <= AT_ONCE:
-        rows = (np.reshape(np.asarray(x, like.dtype), (-1, *[1] * like.ndim)) for x in (nodes, weights))
-        with jax.numpy_rank_promotion("allow"):
-            return tuple(jnp.sum(x, 0) for x in term(*rows))
-    if loop or (like.dtype == jnp.float64 and len(nodes) > UNROLLED):
-
-        def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
-            return tuple(map(jnp.add, totals, term(*at))), None
-
-        columns = jnp.asarray(nodes, like.dtype), jnp.asarray(weights, like.dtype)
-        # The zeros have the types of terms, which on a mesh include a sharding; XLA removes the term. Two terms in each
-        # pass halve the memory traffic.
-        zeros = tuple(jnp.where(True, 0, x) for x in term(*(x[0] for x in columns)))
-        return lax.scan(add, zeros, columns, unroll=2)[0]
-    terms = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
-    return tuple(tree_sum(list(each)) for each in terms)
-
-
 def sum_last_axis(values: jax.Array) -> jax.Array:
     """Return the sum over the last axis, as a matrix product.
 
@@ -519,7 +485,7 @@ def hidden(constants: Sequence[float], x: jax.Array) -> list[jax.Array]:
     """
     width = 8 * x.dtype.itemsize
     word = jnp.uint32 if width == 32 else jnp.uint64
-    always_zero: jax.Array = (lax.bitcast_convert_type(x, word) >> word(width - 1)) >> word(1)
+    always_zero = zero_of(x)
 
     def piece(value: int) -> jax.Array:
         # A scalar, which also combines with an array on a mesh.
@@ -532,6 +498,42 @@ def hidden(constants: Sequence[float], x: jax.Array) -> list[jax.Array]:
         return result
 
     return [one(c) for c in constants]
+
+
+def horner(row: jax.Array, x: jax.Array) -> jax.Array:
+    """Return the sum of row[j] x^j, where `row` is an array of coefficients that a loop reads from a table.
+
+    XLA:GPU would read each coefficient by a kernel of its own if `x` is large, up to 196 in one pass of a loop. So a
+    GPU reads them anew for each element of `x`: their places depend on a `zero_of` it.
+    """
+
+    def total(terms: list[jax.Array], x: jax.Array) -> jax.Array:
+        *rest, value = terms
+        for term in reversed(rest):
+            value = value * x + term
+        return value
+
+    def of_places(row: jax.Array, x: jax.Array) -> jax.Array:
+        zero, sharding = zero_of(x).astype(jnp.int32), explicit_sharding(x.shape, x)
+
+        def read(j: int) -> jax.Array:
+            return row.at[zero + j].get(mode="promise_in_bounds", out_sharding=sharding)
+
+        return total([read(j) for j in range(row.size)], x)
+
+    def of_scalars(row: jax.Array, x: jax.Array) -> jax.Array:
+        return total([row[j] for j in range(row.size)], x)
+
+    result: jax.Array = lax.platform_dependent(row, x, **dict.fromkeys(GPUS, of_places), default=of_scalars)
+    return result
+
+
+def zero_of(x: jax.Array) -> jax.Array:
+    """Return zeros, unsigned integers as wide as `x`, that XLA does not recognise as zeros, but LLVM does."""
+    width = 8 * x.dtype.itemsize
+    word = jnp.uint32 if width == 32 else jnp.uint64
+    zero: jax.Array = (lax.bitcast_convert_type(x, word) >> word(width - 1)) >> word(1)
+    return zero
 
 
 def carry_sign_on_cuda(t: jax.Array, negative: jax.Array, most: float) -> tuple[jax.Array, jax.Array]:

@@ -25,7 +25,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_von_mises.numerics import xla
+from jax_von_mises.numerics import normal, xla
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, sine_over
 from jax_von_mises.numerics.sharding import broadcast_sharded
@@ -146,7 +146,7 @@ def across_normals(
     """Return directions in four or more dimensions."""
     dimension = direction.shape[-1]
     signed = drawn_share(words, kappa, dimension, route, sharding)
-    normals = vectors.normal(*transform.tail(normal_words))
+    normals = normal.quantile(*transform.tail(normal_words))
     return xla.separate_loop(vectors.place_across, signed, normals, direction)
 
 

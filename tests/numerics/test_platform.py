@@ -71,6 +71,21 @@ def test_hidden_constants_are_unchanged(dtype):
             np.testing.assert_array_equal(found, np.full(6, constant, dtype), strict=True)
 
 
+def of_row(x):
+    return xla.horner(jnp.asarray(TERMS, x.dtype), x)
+
+
+def test_a_gpu_reads_the_coefficients_of_a_loop_for_each_element(monkeypatch):
+    """Read as scalars, they become up to 196 kernels in one pass of the loop (`tools.gpu_programs`, d = 10)."""
+    plain = jax.jit(of_row).lower(X).compile()
+    np.testing.assert_allclose(plain(X), series(X), rtol=1e-6)
+    monkeypatch.setattr(xla, "GPUS", ("cpu",))
+    jax.clear_caches()
+    of_places = jax.jit(of_row).lower(X).compile()
+    assert [program.as_text().count(" gather(") for program in (plain, of_places)] == [0, len(TERMS)]
+    np.testing.assert_array_equal(of_places(X), plain(X))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", GPU_FORMS)
 def test_both_forms_agree(name, dtype):
@@ -129,10 +144,11 @@ def test_meshes(kind):
     slope = jax.vmap(jax.grad(polynomial))
     with jax.set_mesh(mesh):
         x = jax.device_put(np.resize(X, 4 * count), NamedSharding(mesh, P("i")))
-        for function, order in ((polynomial, 0), (slope, 1)):
+        for function, order in ((polynomial, 0), (slope, 1), (of_row, 0)):
             run = jax.shard_map(function, in_specs=P("i"), out_specs=P("i")) if kind is AxisType.Manual else function
             found = jax.jit(run)(x)
             np.testing.assert_allclose(found, series(x, order), 1e-5, 1e-6)
             assert found.sharding.is_equivalent_to(x.sharding, 1)
             on_gpu = export.export(jax.jit(run), platforms=("cuda",))(x)
-            assert on_gpu.mlir_module().count("iota") >= len(TERMS) - order
+            operation = "gather" if function is of_row else "iota"
+            assert on_gpu.mlir_module().count(operation) >= len(TERMS) - order

@@ -364,25 +364,12 @@ def test_jax_does_not_compile_the_upper_half_of_a_product_for_several_devices():
         jax.jit(lambda x: jax.lax.mulhi(x, np.uint32(0xD256D193)), out_shardings=cut).lower(words).compile()
 
 
-def test_long_sums_are_loops_in_float64():
-    """Long sums are loops in float64, where copies of the term would compile slowly."""
-
-    def equations(dtype):
-        nodes = np.linspace(0.0, 1.0, 32)
-        total = lambda x: xla.add_terms(lambda node, weight: (weight * jnp.sin(node * x),), nodes, nodes, x)  # noqa: E731
-        return str(jax.make_jaxpr(total)(np.ones(3, dtype))).count("sin")
-
-    with jax.enable_x64(True):
-        assert equations("float64") == 2
-    assert equations("float32") == 32
-
-
 PRELUDE = """
 import time
 import jax
 import jax.numpy as jnp
 import jax_von_mises as jvm
-from jax_von_mises.numerics import xla
+from jax_von_mises.numerics import quadrature, xla
 """
 # Draw few angles, so that compilation dominates.
 COMPILE = """
@@ -394,7 +381,7 @@ def seconds():
     jax.jit(lambda key, k: {program}).lower(key, k).compile()
     return time.perf_counter() - start
 print(seconds(), flush=True)
-xla.{name} = {plain}
+{name} = {plain}
 print(seconds(), flush=True)
 """
 NO_BARRIER = "lambda words: words"
@@ -408,13 +395,13 @@ TRUNCATED = "jax.grad(lambda k: jvm.sample_truncated(key, 0.3, k, -1.0, 1.0, dty
     ("name", "plain", "program", "dtype", "devices"),
     [
         # On one device `two_from_one_loop` also keeps words and quantiles apart.
-        pytest.param("finish_words", NO_BARRIER, SLOPE, "float32", 2, id="finish_words"),
-        pytest.param("add_terms", UNROLLED, TRUNCATED, "float64", 1, id="add_terms"),
+        pytest.param("xla.finish_words", NO_BARRIER, SLOPE, "float32", 2, id="finish_words"),
+        pytest.param("quadrature.add_terms", UNROLLED, TRUNCATED, "float64", 1, id="add_terms"),
     ],
 )
 def test_compiling_takes_long_without(name, plain, program, dtype, devices):
     """Without the workaround, compilation takes at least twice as long, plus two seconds."""
-    if name != "add_terms" and not NEWER:
+    if name != "quadrature.add_terms" and not NEWER:
         pytest.skip("the LLVM of JAX before 0.12 compiles this in seconds")
     code = PRELUDE + COMPILE.format(name=name, plain=plain, program=program, dtype=dtype)
     environment = children.environment(
@@ -533,24 +520,3 @@ def test_a_gradient_traces_its_functions_once(one_device, monkeypatch, key, para
     k = jnp.linspace(1.0, 5.0, parameters)
     jax.jit(jax.grad(lambda k: jvm.sample_von_mises(key, 0.0, k).sum())).trace(k)
     assert sorted(traced) == [0, 1]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [xla.AT_ONCE, xla.AT_ONCE + 1])
-def test_sums_are_the_same_in_a_loop(dtype, size):
-    """Few elements at once, more in a loop, and one long sum: the sums of an odd number of terms are the same."""
-    nodes, weights = np.linspace(0.1, 1.3, 21).tolist(), np.linspace(2.0, 3.0, 21).tolist()
-    with jax.enable_x64(True):
-        like = jnp.linspace(0.0, 1.0, size, dtype=dtype)
-        sums = jax.jit(
-            lambda like, loop: xla.add_terms(
-                lambda node, weight: (weight * jnp.exp(node * like), node + like), nodes, weights, like, loop
-            ),
-            static_argnums=1,
-        )
-        x = np.asarray(like, float)[:, None]
-        exponentials = np.sum(weights * np.exp(np.multiply(nodes, x)), 1)
-        for found in sums(like, True), sums(like, False):
-            assert [each.dtype for each in found] == [dtype, dtype]
-            np.testing.assert_allclose(found[0], exponentials, rtol=20 * np.finfo(dtype).eps)
-            np.testing.assert_allclose(found[1], np.sum(nodes + x, 1), rtol=20 * np.finfo(dtype).eps)

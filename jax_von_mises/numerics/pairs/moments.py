@@ -23,7 +23,7 @@ from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.elementary import with_slopes
 from jax_von_mises.numerics.pairs import models
 from jax_von_mises.numerics.pairs.models import Model
-from jax_von_mises.numerics.tail_integral import gauss_legendre
+from jax_von_mises.numerics.quadrature import gauss_legendre
 
 # Number of nodes of the rule, and the fall of E at the ends of its interval.
 NODES = {"float32": 48, "float64": 160}

@@ -18,12 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics import bessel, elementary, xla
+from jax_von_mises.numerics import bessel, elementary, quadrature
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.pairs import models, moments
 from jax_von_mises.numerics.pairs.models import Model
 from jax_von_mises.numerics.table import QuantileTable, two_tails
-from jax_von_mises.numerics.tail_integral import gauss_legendre
 
 NODES = {"float32": 20, "float64": 56}
 # Fall of E within the integral of a tail.
@@ -35,7 +34,7 @@ def add_terms(
     term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], offset: jax.Array
 ) -> tuple[jax.Array, ...]:
     """Sum the arrays of ``term(node, weight)``, which have the shape of `offset`."""
-    return xla.add_terms(term, *gauss_legendre(NODES[offset.dtype.name]), offset, loop=True)
+    return quadrature.add_terms(term, *quadrature.gauss_legendre(NODES[offset.dtype.name]), offset, loop=True)
 
 
 def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
@@ -91,9 +90,7 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     def step(_: jax.Array, distance: jax.Array) -> jax.Array:
         integral, place = tail_integral(model, sign * distance, sign)
         f = jnp.log(integral * moments.density(place)) - log_mass
-        bend = 1 + integral * sign * score(model, place)
-        bend = jnp.where(jnp.abs(bend) < 1e-3, 1e-3, bend)
-        step = -integral * jnp.expm1(jnp.minimum(-bend * f, 3)) / bend
+        step = quadrature.tail_step(integral, f, 1 + integral * sign * score(model, place))
         return jnp.maximum(jnp.minimum(distance + step, 0.5 * (distance + room)), room - np.pi)
 
     distance = lax.fori_loop(0, STEPS[dtype.name], step, distance)

@@ -221,10 +221,7 @@ def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: ja
 
     def clenshaw(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         first, second = state
-        value = row[-1]
-        for j in range(2, width + 1):
-            value = value * y + row[-j]
-        return (2 * x * first - second + value, first), None
+        return (2 * x * first - second + xla.horner(row, y), first), None
 
     start = jnp.zeros_like(x + y)
     # Each pass of the loop is a launch of kernels on a GPU, which takes longer than what it computes.

@@ -1,0 +1,70 @@
+"""Integrate smooth functions by Gauss-Legendre rules, and find where an integral has a given value."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.numerics.xla import tree_sum
+
+# `add_terms` computes longer float64 sums in a loop.
+UNROLLED = 16
+# Up to this size, `add_terms` computes all terms as one array instead of in a loop.
+AT_ONCE = 64
+
+
+def gauss_legendre(count: int) -> tuple[list[float], list[float]]:
+    """Return the Gauss-Legendre nodes and weights on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return (0.5 * (nodes + 1)).tolist(), (0.5 * weights).tolist()
+
+
+def add_terms(
+    term: Callable[[Any, Any], tuple[jax.Array, ...]],
+    nodes: Sequence[float],
+    weights: Sequence[float],
+    like: jax.Array,
+    loop: bool = False,
+) -> tuple[jax.Array, ...]:
+    """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
+
+    A `loop` over the nodes compiles faster than one long sum, which is faster in a program that computes nothing else.
+    In float64, more than `UNROLLED` terms always use a loop. Without it, `sample_truncated` would compile in 11 s
+    instead of 4 (JAX 0.8.0 to 0.12.0.1). For few elements, one array of all terms compiles in still less time.
+    """
+    if loop and like.size <= AT_ONCE:
+        rows = (np.reshape(np.asarray(x, like.dtype), (-1, *[1] * like.ndim)) for x in (nodes, weights))
+        with jax.numpy_rank_promotion("allow"):
+            return tuple(jnp.sum(x, 0) for x in term(*rows))
+    if loop or (like.dtype == jnp.float64 and len(nodes) > UNROLLED):
+
+        def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
+            return tuple(map(jnp.add, totals, term(*at))), None
+
+        columns = jnp.asarray(nodes, like.dtype), jnp.asarray(weights, like.dtype)
+        # The zeros have the types of terms, which on a mesh include a sharding; XLA removes the term. Two terms in each
+        # pass halve the memory traffic.
+        zeros = tuple(jnp.where(True, 0, x) for x in term(*(x[0] for x in columns)))
+        return lax.scan(add, zeros, columns, unroll=2)[0]
+    terms = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
+    return tuple(tree_sum(list(each)) for each in terms)
+
+
+def tail_step(integral: jax.Array, excess: jax.Array, bend: jax.Array) -> jax.Array:
+    """Return how far outwards a tail with a given mass begins from a place, by the generalised Pareto distribution.
+
+    Parameters
+    ----------
+    integral : array
+        The mass beyond the place, divided by the density p there.
+    excess : array
+        The logarithm of the ratio of the mass beyond the place to the given mass.
+    bend : array
+        1 + `integral` times the derivative of log p, outwards. The mass falls exactly like exp(-x / `integral`) if
+        `bend` is 0, and linearly if it is 1. It is kept away from 0, and the step inwards is bounded.
+    """
+    bend = jnp.where(jnp.abs(bend) < 1e-3, 1e-3, bend)
+    return -integral * jnp.expm1(jnp.minimum(-bend * excess, 3)) / bend
