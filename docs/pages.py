@@ -13,7 +13,6 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 
 import argparse
 import json
-import operator
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ import jax_von_mises
 import jax_von_mises.rotations
 from docs import architecture, results
 from docs.examples import drawing
+from jax_von_mises.distributions.base import Distribution
 
 HERE = Path(__file__).parent
 STATIC = HERE / "_static"
@@ -88,27 +88,25 @@ def output(example, block=None):
     return text if text.startswith("|") else f"```text\n{text}\n```"
 
 
-CLASSES = (
-    "VonMises",
-    "VonMisesFisher",
-    "SineBivariateVonMises",
-    "CosineBivariateVonMises",
-    "Torus",
-    "Mixture",
-    "CircularDistribution",
-    "SineSkewed",
-    "WrappedCauchy",
-    "Cardioid",
-    "WrappedNormal",
-    "rotations.IsotropicGaussianSO3",
-)
+def classes():
+    """Return the public classes of distributions, by the names that users import."""
+    modules = {"": jax_von_mises, "rotations.": jax_von_mises.rotations}
+    public = {
+        prefix + name: getattr(module, name)
+        for prefix, module in modules.items()
+        for name in module.__all__
+    }
+    return {
+        name: value
+        for name, value in public.items()
+        if isinstance(value, type) and issubclass(value, Distribution)
+    }
 
 
 def methods():
     """Return the table of the distributions' public methods and properties: a row for each name."""
-    classes = [operator.attrgetter(name)(jax_von_mises) for name in CLASSES]
-    found = {}
-    for cls in classes:
+    named, found = classes(), {}
+    for cls in named.values():
         for name in dir(cls):
             if (
                 name[0] != "_"
@@ -118,11 +116,13 @@ def methods():
                 found.setdefault(name, []).append(cls)
     rows = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     lines = [
-        "| | " + " | ".join(f"`{name}`" for name in CLASSES) + " |",
-        "|---" + "|:---:" * len(CLASSES) + "|",
+        "| | " + " | ".join(f"`{name}`" for name in named) + " |",
+        "|---" + "|:---:" * len(named) + "|",
     ]
     lines += [
-        f"| `{name}` | " + " | ".join("✓" * (cls in having) for cls in classes) + " |"
+        f"| `{name}` | "
+        + " | ".join("✓" * (cls in having) for cls in named.values())
+        + " |"
         for name, having in rows
     ]
     return "\n".join(lines)

@@ -40,7 +40,7 @@ LN2_TAIL_64 = 1.9082149292705877e-10
 # second constant minus these bits shifted right by one.
 RECIPROCAL_BITS = np.int32(0x7EF311C7)
 ROOT_BITS = np.int32(0x5F3759DF)
-# Bit pattern of 2/3: `log2` writes x as 2^e (1 + m) with m in [-1/3, 1/3].
+# Bit pattern of 2/3.
 TWO_THIRDS_BITS = np.int32(0x3F2AAAAB)
 
 
@@ -265,15 +265,21 @@ def exp2(x: jax.Array) -> jax.Array:
     return exp2_without_slope(x)
 
 
+def exponent_and_log(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Write a normal positive float32 as 2^e (1 + m) with m in [-1/3, 1/3]; return e and the binary log of 1 + m."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
+    m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
+    return exponent.astype(jnp.float32), m * polynomial(coefficients.LOG2, m)
+
+
 @with_slopes(lambda y, x: LOG2_E / x)
 def log2(x: jax.Array) -> jax.Array:
     """Return the binary logarithm of a normal positive number."""
     if x.dtype == jnp.float64:
         return jnp.log2(x)
-    bits = lax.bitcast_convert_type(x, jnp.int32)
-    exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
-    m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
-    return exponent.astype(jnp.float32) + m * polynomial(coefficients.LOG2, m)
+    exponent, log_mantissa = exponent_and_log(x)
+    return exponent + log_mantissa
 
 
 @with_slopes(lambda y, x: -(y * y))
@@ -364,11 +370,8 @@ def product_parts(a: jax.Array, b: tuple[float | jax.Array, jax.Array, jax.Array
 
 def log_parts(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return log(x) for a normal positive float32 as a sum of two numbers, the first exact and the second below 1."""
-    bits = lax.bitcast_convert_type(x, jnp.int32)
-    exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
-    m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
-    whole = exponent.astype(jnp.float32)
-    return whole * LN2_HEAD, whole * LN2_TAIL + LN_2 * (m * polynomial(coefficients.LOG2, m))
+    exponent, log_mantissa = exponent_and_log(x)
+    return exponent * LN2_HEAD, exponent * LN2_TAIL + LN_2 * log_mantissa
 
 
 def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.Array) -> jax.Array:

@@ -23,17 +23,16 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 
-from jax_von_mises.numerics import coefficients, xla
+from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.circle import rounded_off
 from jax_von_mises.numerics.elementary import (
     LN2_HEAD,
     LN2_TAIL,
     LN_2,
     LOG2_E,
-    MANTISSA_BITS,
-    TWO_THIRDS_BITS,
     clip,
     exp2,
+    exponent_and_log,
     inverse_root,
     log2,
     polynomial,
@@ -160,10 +159,8 @@ def log_split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Split a normal positive x into 2^e m; return e (in float64, 0) and the logarithm of m."""
     if x.dtype == jnp.float64:
         return jnp.zeros_like(x), jnp.log(x)
-    bits = lax.bitcast_convert_type(x, jnp.int32)
-    exponent = (bits - TWO_THIRDS_BITS) >> MANTISSA_BITS
-    m = lax.bitcast_convert_type(bits - (exponent << MANTISSA_BITS), jnp.float32) - 1
-    return exponent.astype(jnp.float32), LN_2 * (m * polynomial(coefficients.LOG2, m))
+    exponent, log_mantissa = exponent_and_log(x)
+    return exponent, LN_2 * log_mantissa
 
 
 def chebyshev_series(series: Sequence[float], x: jax.Array) -> jax.Array:
