@@ -1,8 +1,9 @@
 """Compile draws for an H100 on a machine without one, and count kernels, bytes and instructions.
 
-``make test-gpu-programs`` installs JAX with its compiler for GPUs, and runs the check, which takes a few minutes. CI
-runs it once a week. To run the script in an environment with JAX 0.12.0.1, add the compiler with ``pip install
---no-deps jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``. Then, from the repository root::
+``make test-gpu-programs`` installs JAX with its compiler for GPUs, and runs the check, which takes about 15 minutes. CI
+runs it once a week, and after changes of formulas and draws. To run the script in an environment with JAX 0.12.0.1, add
+the compiler with ``pip install --no-deps jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1``. Then, from the
+repository root::
 
     python -m tools.gpu_programs            # writes tools/gpu_programs.json
     python -m tools.gpu_programs --check    # exit code 1 if anything is worse than in the file

@@ -64,6 +64,8 @@ ATANH = {
 # algebraic simplifier moves the broadcast through one term per run, and after 50 runs it prints an error ("likely stuck
 # in a circular simplification loop"). Observed with JAX 0.10.2.
 LONGEST_UNROLLED = 40
+# Terms in each pass of the loop. A GPU launches a kernel for each pass, which takes longer than what it computes.
+UNROLLED = 8
 # In three dimensions, e^2k - 1 gives the share at the far pole up to this k; it would overflow at a large one.
 FEW = 12
 # Largest step in log t.
@@ -213,16 +215,17 @@ def double_series(rows: Sequence[Sequence[float]], x: jax.Array, y: jax.Array) -
 
 def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: jax.Array) -> jax.Array:
     """Compute `double_series` by a loop of Clenshaw's recurrence, with Horner's scheme for the polynomials."""
-    width = max(map(len, rows))
-    table = np.array([row + (0.0,) * (width - len(row)) for row in rows])
+    # Rows of zeros make passes of equal length: a shorter last pass would be rounded differently.
+    table = np.zeros((-(-len(rows) // UNROLLED) * UNROLLED, max(map(len, rows))))
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
 
     def clenshaw(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         first, second = state
         return (2 * x * first - second + xla.horner(row, y), first), None
 
     start = jnp.zeros_like(x + y)
-    # Each pass of the loop is a launch of kernels on a GPU, which takes longer than what it computes.
-    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]), unroll=8)
+    (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]), unroll=UNROLLED)
     return first - x * second
 
 
