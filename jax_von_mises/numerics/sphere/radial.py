@@ -65,7 +65,7 @@ ATANH = {
 # in a circular simplification loop"). Observed with JAX 0.10.2.
 LONGEST_UNROLLED = 40
 # Terms in each pass of the loop. A GPU launches a kernel for each pass, which takes longer than what it computes.
-UNROLLED = 8
+UNROLLED = 6
 # In three dimensions, e^2k - 1 gives the share at the far pole up to this k; it would overflow at a large one.
 FEW = 12
 # Largest step in log t.
