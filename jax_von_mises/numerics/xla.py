@@ -39,7 +39,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from jax_von_mises.numerics.platform import GPUS
-from jax_von_mises.numerics.sharding import explicit, explicit_sharding
+from jax_von_mises.numerics.sharding import explicit
 
 # XLA:CPU does not partition smaller programs.
 SMALLEST = 2**14
@@ -514,7 +514,9 @@ def horner(row: jax.Array, x: jax.Array) -> jax.Array:
         return value
 
     def of_places(row: jax.Array, x: jax.Array) -> jax.Array:
-        zero, sharding = zero_of(x).astype(jnp.int32), explicit_sharding(x.shape, x)
+        zero = zero_of(x).astype(jnp.int32)
+        # Under `jax.vmap`, an axis that is mapped may be sharded although no axis that is visible here is.
+        sharding = jax.typeof(x).sharding if explicit([x]) else None
 
         def read(j: int) -> jax.Array:
             return row.at[zero + j].get(mode="promise_in_bounds", out_sharding=sharding)

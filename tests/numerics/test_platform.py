@@ -106,6 +106,15 @@ def test_slopes(name):
             np.testing.assert_allclose(above(x), (below(x + step) - below(x - step)) / (2 * step), 1e-6, 1e-7)
 
 
+def test_derivatives_of_every_order():
+    """The last ones have one term and none."""
+    function = lambda x: elementary.polynomial_at(0.5, TERMS, x)  # noqa: E731
+    scaled = np.polynomial.Polynomial([c * 0.25**j for j, c in enumerate(TERMS)])
+    for order in range(1, len(TERMS) + 2):
+        function = jax.grad(function)
+        np.testing.assert_allclose(jax.jit(jax.vmap(function))(X), scaled.deriv(order)(X), 1e-4, 1e-6)
+
+
 @pytest.mark.parametrize("transform", ["jit", "eager", "disabled", "vmap", "scan", "linearize", "checkpoint"])
 def test_transformations(transform):
     run = {
@@ -144,6 +153,9 @@ def test_meshes(kind):
     slope = jax.vmap(jax.grad(polynomial))
     with jax.set_mesh(mesh):
         x = jax.device_put(np.resize(X, 4 * count), NamedSharding(mesh, P("i")))
+        rows = jax.device_put(np.resize(X, (4 * count, 3)), NamedSharding(mesh, P("i")))
+        for function in (polynomial, of_row):  # the sharded axis is mapped
+            np.testing.assert_allclose(jax.jit(jax.vmap(function))(rows), series(rows), 1e-5, 1e-6)
         for function, order in ((polynomial, 0), (slope, 1), (of_row, 0)):
             run = jax.shard_map(function, in_specs=P("i"), out_specs=P("i")) if kind is AxisType.Manual else function
             found = jax.jit(run)(x)
