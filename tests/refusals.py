@@ -8,6 +8,7 @@ traceback.
 import faulthandler
 import inspect
 import json
+import operator
 import os
 import sys
 import warnings
@@ -122,6 +123,7 @@ MEAN = np.float32([0.0, 0.0, 1.0])
 THEIR_FISHER = jax_von_mises.numpyro.VonMisesFisher(MEAN, 2.0, validate_args=False)
 THEIR_PAIR = jax_von_mises.numpyro.SineBivariateVonMises(0.5, 1.0, 2.0, 3.0, 1.0, validate_args=False)
 THEIRS = jax_von_mises.numpyro.VonMises(0.5, np.full(3, 2.0, np.float32), validate_args=False)
+LOGITS = np.zeros(3, np.float32)
 COSINE = lambda x, k: k * jnp.cos(x)  # noqa: E731
 
 
@@ -200,8 +202,8 @@ FUNCTIONS = {
             },
         ),
         "SineSkewed": Refusal(
-            lambda **given: jvm.SineSkewed(**given, validate_args=True),
-            {"distribution": ONE, "skewness": 0.5},
+            jvm.SineSkewed,
+            {"distribution": ONE, "skewness": 0.5, "validate_args": True},
             {"distribution": "distribution", "skewness": "numbers"},
         ),
         "VonMises.fit": Refusal(
@@ -217,9 +219,12 @@ FUNCTIONS = {
             lambda components: jvm.Torus(components).mean(), {"components": ONE}, {"components": "distribution"}
         ),
         "Mixture": Refusal(
-            lambda **given: jvm.Mixture(**given).log_weights(),
-            {"logits": np.zeros(3, np.float32), "components": ONE},
-            {"logits": "numbers", "components": "distribution"},
+            # Either of them is given; the default is valid logits.
+            lambda probs=None, logits=LOGITS, **given: jvm.Mixture(
+                **given | ({"logits": logits} if probs is None else {"probs": probs})
+            ).log_weights(),
+            {"components": ONE},
+            {"logits": "numbers", "probs": "vector", "components": "distribution"},
         ),
         "numpyro.VonMises.sample": Refusal(THEIRS.sample, {"key": KEY}, {"key": "key"}, "VonMises.sample"),
     },
@@ -376,6 +381,12 @@ def public_rows():
     """Return the name and the row of everything in the table, besides methods of the classes for NumPyro."""
     rows = [row for group in FUNCTIONS.values() for row in group.items()]
     return [(name, row) for name, row in rows if not name.startswith("numpyro.")]
+
+
+def public_function(name):
+    """Return the function or class of a row, which may call it through another function."""
+    module = next(module for module in (jvm, rotations, runtime) if hasattr(module, name.split(".")[0]))
+    return operator.attrgetter(name)(module)
 
 
 def stands_for_default(function, argument):

@@ -229,6 +229,8 @@ def of_draws(shape):
 
 def worse(found, table):
     """Yield a description of each count that is worse than in the table."""
+    for name in found.keys() - table.keys():
+        yield f"{name}: not in the table"
     for name, row in table.items():
         for what, most in row.items():
             have = found[name][what]

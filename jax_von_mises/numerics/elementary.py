@@ -96,7 +96,7 @@ def polynomial_at(node: float, terms: Sequence[float], x: jax.Array, power: int 
 
     On a CPU, the powers of the node are part of the coefficients. On a GPU, all nodes share their coefficients.
     """
-    if len(terms) < 2:  # of which the derivatives consist in the end
+    if len(terms) < 2:  # the last derivatives
         return jnp.full_like(x, factor * sum(terms) * node**power)
     return platform.evaluate(PolynomialAt(tuple(terms), node, power, factor), x)
 

@@ -21,7 +21,7 @@ program is lowered. The only property of the tracing machine that matters is its
 `replace_where_any` *      rare cases cost nothing unless they occur, also under `jax.vmap`
 `multiply_high` *          a program compiles for several devices
 `hidden` *                 a quantile on a GPU is one kernel, or two in float64
-`horner`                   a GPU reads a table in the kernels that use it
+`polynomial_of_row`        a GPU reads a table in the kernels that use it
 `carry_sign_on_cuda` *     a number and its sign cross to the next CUDA kernel as one
 `vary_key_on_gpu` *        the key schedule does not become a kernel of one thread
 =========================  ==================================================================
@@ -500,7 +500,7 @@ def hidden(constants: Sequence[float], x: jax.Array) -> list[jax.Array]:
     return [one(c) for c in constants]
 
 
-def horner(row: jax.Array, x: jax.Array) -> jax.Array:
+def polynomial_of_row(row: jax.Array, x: jax.Array) -> jax.Array:
     """Return the sum of row[j] x^j, where `row` is an array of coefficients that a loop reads from a table.
 
     XLA:GPU would read each coefficient by a kernel of its own if `x` is large, up to 196 in one pass of a loop. So a

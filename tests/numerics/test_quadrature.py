@@ -23,9 +23,13 @@ def test_long_sums_are_loops_in_float64():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [quadrature.AT_ONCE, quadrature.AT_ONCE + 1])
-def test_sums_are_the_same_in_a_loop(dtype, size):
-    """Few elements at once, more in a loop, and one long sum: the sums of an odd number of terms are the same."""
-    nodes, weights = np.linspace(0.1, 1.3, 21).tolist(), np.linspace(2.0, 3.0, 21).tolist()
+@pytest.mark.parametrize("count", [15, 21])
+def test_sums_are_the_same_in_a_loop(dtype, size, count):
+    """Few elements at once, more in a loop, and one sum: the sums of an odd number of terms are the same.
+
+    In float64, more than 16 terms are always summed in a loop.
+    """
+    nodes, weights = np.linspace(0.1, 1.3, count).tolist(), np.linspace(2.0, 3.0, count).tolist()
     with jax.enable_x64(True):
         like = jnp.linspace(0.0, 1.0, size, dtype=dtype)
         sums = jax.jit(

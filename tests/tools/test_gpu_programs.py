@@ -19,6 +19,7 @@ def test_the_table_is_a_bound():
         changed = table | {name: row | {quantity: 99_999} for name, row in having.items()}
         assert len(list(gpu_programs.worse(changed, table))) == len(having) > 9
         assert list(gpu_programs.worse(table, changed)) == []
+    assert len(list(gpu_programs.worse(table | {"new": {}}, table))) == 1
     name = "table, threefry2x32"
     assert list(gpu_programs.worse(table | {name: table[name] | {"stores of 16 bytes": 0}}, table))
 

@@ -222,7 +222,7 @@ def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: ja
 
     def clenshaw(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         first, second = state
-        return (2 * x * first - second + xla.horner(row, y), first), None
+        return (2 * x * first - second + xla.polynomial_of_row(row, y), first), None
 
     start = jnp.zeros_like(x + y)
     (first, second), _ = lax.scan(clenshaw, (start, start), jnp.asarray(table[::-1]), unroll=UNROLLED)
