@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -111,7 +111,7 @@ def parameters(caller: str, dtype: DTypeLike | None, **values: object) -> tuple[
     given = {name: parameter(caller, name, value) for name, value in values.items()}
     dtype = float_dtype(caller, dtype, given.values())
     compute = compute_dtype(dtype)
-    placed = on_device(None, *given.values(), dtype=compute)
+    placed = on_device(*given.values(), dtype=compute)
     return {name: with_dtype(value, compute) for name, value in zip(given, placed, strict=True)}, dtype
 
 
@@ -201,18 +201,32 @@ def with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
         return np.asarray(value, compute)
 
 
-def on_device(key: Any, *values: Any, dtype: np.dtype[Any] | None = None) -> list[Any]:
+def on_device(*values: Any, dtype: np.dtype[Any] | None = None) -> list[Any]:
     """Return `values` with scalars on the default device, if that is no CPU, in place of Python floats.
 
     The scalars are kept for later calls with the same numbers: copying one to a GPU takes 50 microseconds, in which it
-    draws about a million angles. Without a `dtype`, they are weakly typed, like floats.
+    draws about a million angles. Without a `dtype`, they are weakly typed, like floats. In a function that JAX traces,
+    numbers remain constants of its program.
     """
-    if jax.default_backend() == "cpu" or not jax.sharding.get_abstract_mesh().empty:
-        return list(values)
-    if any(isinstance(x, jax.core.Tracer) for x in (key, *values)):
+    if jax.default_backend() == "cpu" or not jax.sharding.get_abstract_mesh().empty or _is_tracing():
         return list(values)
     place = dtype, jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
     return [_kept(x.hex(), *place) if type(x) is float else x for x in values]
+
+
+def _is_tracing() -> bool:
+    current, outside = _trace_states()
+    return bool(current() != outside)
+
+
+@functools.cache
+def _trace_states() -> tuple[Callable[[], object], object]:
+    """Return a function for the state of tracing, and the state outside all traces."""
+    from jax.extend import core  # takes 35 ms
+
+    current = getattr(core, "get_opaque_trace_state", None) or jax.core.get_opaque_trace_state  # of JAX 0.8
+    with jax.ensure_compile_time_eval():
+        return current, current()
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ form for that platform.
 """
 
 import dataclasses
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -66,7 +67,14 @@ def stored(x: jax.Array) -> jax.Array:
 
 # The class is `jax.extend.core.Primitive`, but importing that takes 35 ms, five times as long as this package.
 _formula = type(lax.add_p)("formula")
-_jitted = jax.jit(evaluate, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _jitted(formula: Formula, x: jax.Array) -> jax.Array:
+    # Where JAX looks for the operation that made a NaN, `evaluate` would call itself without end.
+    on_gpus = dict.fromkeys(GPUS, functools.partial(_on_gpu, formula=formula))
+    value: jax.Array = lax.platform_dependent(x, default=functools.partial(_on_cpu, formula=formula), **on_gpus)
+    return value
 
 
 def _evaluate_now(x: jax.Array, *, formula: Formula) -> jax.Array:

@@ -357,7 +357,7 @@ def traceable(
             given, dtype = tuple(arguments.with_dtype(x, compute) for x in given), of_result
     if not all(map(arguments.is_traceable, given)):
         return None
-    return key, tuple(arguments.on_device(key, *given)), family, sizes, dtype, method, of_legacy
+    return key, tuple(arguments.on_device(*given)), family, sizes, dtype, method, of_legacy
 
 
 def draw_whole(

@@ -105,7 +105,9 @@ def sample_truncated(
     given = {"loc": loc, "concentration": concentration, "low": low, "high": high}
     arrays, of_result = arguments.parameters(caller, dtype, **given)
     sizes = arguments.result_shape(caller, shape, **arrays)
-    _check_arc(caller, arrays["low"], arrays["high"], arguments.compute_dtype(of_result))
+    # As given: those in `arrays` may be on a GPU.
+    ends = (arguments.parameter(caller, name, given[name]) for name in ("low", "high"))
+    _check_arc(caller, *ends, arguments.compute_dtype(of_result))
     x: jax.Array = _truncated(key, *arrays.values(), sizes, of_result)
     return x
 

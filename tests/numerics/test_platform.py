@@ -130,6 +130,12 @@ def test_transformations(transform):
         np.testing.assert_allclose(run(x), series(x), 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("run", [polynomial, jax.jit(polynomial), jax.grad(polynomial)], ids=["eager", "jit", "grad"])
+def test_a_search_for_nans_finds_the_operation(run):
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match=r"invalid value \(nan\) encountered in \w+"):
+        run(jnp.inf)
+
+
 def test_equal_formulas_share_a_program():
     traced = []
 

@@ -402,13 +402,19 @@ def test_numbers_are_copied_to_a_gpu_once(key, compiled, monkeypatch):
         lambda: jvm.log_prob(x, 0.25, 3.0),
         lambda: jvm.VonMises(0.25, 3.0).cdf(x),
         lambda: jvm.entropy(3.0),
+        lambda: jvm.sample_truncated(key, 0.25, 3.0, 0.125, 0.5, (6,)),
     ):
         call()
         with jax.transfer_guard_host_to_device("disallow"):
             call()
-    traced = jax.jit(lambda key: sample_von_mises(key, 0.375, 3.0, (6,)))
-    assert not jax.make_jaxpr(traced)(key).consts
-    assert equal(traced(key), sample_von_mises(key, 0.375, 3.0, (6,)))
+    for call in (
+        lambda key: sample_von_mises(key, 0.375, 3.0, (6,)),
+        lambda key: sample_von_mises(jax.random.key(1), 0.375, 3.0, (6,)),
+        lambda key: jvm.sample_truncated(jax.random.key(1), 0.25, 3.0, 0.125, 0.5, (6,)),
+        lambda key: jvm.entropy(3.0),
+    ):
+        assert not jax.make_jaxpr(call)(key).consts
+        assert equal(jax.jit(call)(key), call(key))
 
 
 @pytest.mark.usefixtures("no_cache")

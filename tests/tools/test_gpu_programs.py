@@ -21,7 +21,30 @@ def test_the_table_is_a_bound():
         assert list(gpu_programs.worse(table, changed)) == []
     assert len(list(gpu_programs.worse(table | {"new": {}}, table))) == 1
     name = "table, threefry2x32"
-    assert list(gpu_programs.worse(table | {name: table[name] | {"stores of 16 bytes": 0}}, table))
+    lacking = {what: have for what, have in table[name].items() if what != "stores of 16 bytes"}
+    assert list(gpu_programs.worse(table | {name: lacking}, table)) == [f"{name}: no stores of 16 bytes"]
+
+
+def test_a_loop_computes_its_condition_unless_its_passes_are_known():
+    program = """
+%condition (x: f32[16]) -> pred[] {
+  %x = f32[16]{0} parameter(0)
+  ROOT %reduced = pred[] fusion(%x), kind=kInput, calls=%any
+}
+%body (x: f32[16]) -> f32[16] {
+  %x = f32[16]{0} parameter(0)
+  ROOT %halved = f32[16]{0} fusion(%x), kind=kLoop, calls=%half
+}
+ENTRY %main (x: f32[16]) -> f32[16] {
+  %x = f32[16]{0} parameter(0)
+  ROOT %loop = f32[16]{0} while(%x), condition=%condition, body=%bodyTRIPS
+}
+"""
+    known = ', backend_config={"known_trip_count":{"n":"3"}}'
+    for text, expected in ((known, ["halved"] * 3), ("", ["reduced", "halved"])):
+        found = gpu_programs.COMPUTATION.findall(program.replace("TRIPS", text))
+        computations = {name: gpu_programs.OPERATION.findall(body) for _, name, body in found}
+        assert [name for name, _ in gpu_programs.launches(computations, "main")] == expected
 
 
 def test_nothing_is_worse():
