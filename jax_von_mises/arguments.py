@@ -55,7 +55,7 @@ def typed_keys(caller: str, key: Any) -> jax.Array:
             f"{caller}: key must be a JAX random key, got {safe_repr(key)} of type {type(key).__name__}. "
             "Make one with jax.random.key(seed)."
         )
-    if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if isinstance(dtype, np.dtype) or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         if dtype != np.uint32:
             raise TypeError(
                 f"{caller}: key must be a JAX random key, got an array of dtype {dtype} and shape {key.shape}. "
@@ -99,7 +99,12 @@ def key_or_seed(caller: str, key: Any, seed: Any) -> jax.Array:
 
 def legacy_shape() -> tuple[int, ...]:
     """Return the shape of a legacy key, which depends on JAX's setting for the default key implementation."""
-    shape: tuple[int, ...] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+    return _legacy_shape(str(jax.config.jax_default_prng_impl))  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _legacy_shape(implementation: str) -> tuple[int, ...]:
+    shape: tuple[int, ...] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=implementation))).shape
     return shape
 
 
@@ -191,12 +196,11 @@ def _described(caller: str, name: str, value: Any, dtype: np.dtype[Any]) -> str:
 
 
 def with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
-    """Return a checked value as an array; convert it to `compute` if it is a Python number or wider than JAX allows."""
-    if type(value) is float:
-        if abs(value) <= LARGEST_FLOAT32:
-            return np.asarray(value, compute)
-    elif not isinstance(value, (np.ndarray, np.generic)) or not too_wide(value.dtype):
+    """Return a checked value as an array; convert all but JAX's arrays to `compute`, so that they share a program."""
+    if isinstance(value, jax.Array):
         return value
+    if type(value) is float and abs(value) <= LARGEST_FLOAT32:
+        return np.asarray(value, compute)
     with np.errstate(over="ignore"):  # values that are too large become infinite, as in XLA
         return np.asarray(value, compute)
 
@@ -268,17 +272,6 @@ def is_known(value: object) -> bool:
     return isinstance(value, int | float) or is_array(value)
 
 
-def is_traceable(value: object) -> bool:
-    """Return whether `jax.jit` takes a value with the number and the dtype that `parameters` would give it."""
-    if type(value) is float:
-        return abs(value) <= LARGEST_FLOAT32
-    return isinstance(value, jax.Array) or (
-        (type(value) is np.ndarray or isinstance(value, np.generic))
-        and value.dtype in TRACEABLE
-        and not too_wide(value.dtype)
-    )
-
-
 def native(array: Any) -> Any:
     """Return `array` in this machine's byte order, which JAX requires; arrays from files may have the other order."""
     dtype = array.dtype
@@ -314,7 +307,6 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
 
     It is `dtype` if given, else the promoted dtype of the float arrays among the checked `values`, else JAX's default.
     """
-    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if dtype is None:
         found = [x.dtype for x in values if not is_weak(x) and jnp.issubdtype(x.dtype, jnp.floating)]
         if len(set(found)) == 1:
@@ -333,7 +325,7 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
             f"{caller}: dtype={dtype.name} cannot hold an angle. Give one of {', '.join(DTYPES)}; "
             "convert the angles afterwards if you need another dtype."
         )
-    if dtype.name == "float64" and not wide:
+    if dtype.name == "float64" and too_wide(dtype):
         raise ValueError(
             f"{caller}: dtype=float64 needs JAX's 64-bit mode, which is off, so JAX would silently use float32. "
             'Turn it on with jax.config.update("jax_enable_x64", True) at start-up, or give dtype=float32.'
@@ -351,20 +343,18 @@ def is_weak(value: object) -> bool:
     return type(value) is float or bool(getattr(value, "weak_type", False))
 
 
-def result_shape(caller: str, shape: object, **arrays: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple, by default the broadcast shape of `arrays`; each array must broadcast to it."""
+def result_shape(caller: str, shape: object, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return `shape` as a tuple, by default the broadcast shape of the named `shapes`; each must broadcast to it."""
     if shape is None:
-        return broadcast_shapes(caller, {name: () if type(a) is float else a.shape for name, a in arrays.items()})
+        return broadcast_shapes(caller, shapes)
     sizes = whole_sizes(caller, "shape", shape)
-    for name, array in arrays.items():
-        if not broadcasts(array.shape, sizes):
-            do = f"Leave `shape` out to draw one angle per element, or end `shape` with the axes {array.shape}."
-            if len(array.shape) < len(sizes) and broadcasts(array.shape, sizes[: len(array.shape)]):
-                index = ", ".join([":"] * len(array.shape) + ["None"] * (len(sizes) - len(array.shape)))
+    for name, has in shapes.items():
+        if not broadcasts(has, sizes):
+            do = f"Leave `shape` out to draw one angle per element, or end `shape` with the axes {has}."
+            if len(has) < len(sizes) and broadcasts(has, sizes[: len(has)]):
+                index = ", ".join([":"] * len(has) + ["None"] * (len(sizes) - len(has)))
                 do = f"Axes are matched from the last one: write {name}[{index}] to match the leading axes of `shape`."
-            raise ValueError(
-                f"{caller}: {name} has shape {array.shape}, which does not broadcast to shape={sizes}. {do}"
-            )
+            raise ValueError(f"{caller}: {name} has shape {has}, which does not broadcast to shape={sizes}. {do}")
     return sizes
 
 
@@ -397,6 +387,8 @@ def dimension(caller: str, name: str, vectors: Any, of: int | None = None) -> in
 
 def broadcasts(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
     """Return whether an array of `shape` broadcasts to the shape `sizes`."""
+    if not shape:
+        return True
     pairs = zip(reversed(shape), reversed(sizes), strict=False)
     return len(shape) <= len(sizes) and all(have in (1, want) for have, want in pairs)
 

@@ -72,8 +72,7 @@ def cases():
     import numpy as np
 
     from jax_von_mises import sample_von_mises, sample_von_mises_fisher
-    from jax_von_mises.sampling import counter, sampler
-    from jax_von_mises.sampling.request import PROGRAMS, Request
+    from jax_von_mises.sampling import counter, request, sampler
     from tests.distributions.conformance.examples import EXAMPLES, PLAIN
 
     def of_key(implementation, function):
@@ -81,8 +80,8 @@ def cases():
 
     def draw(implementation, route, dtype="float32"):
         def angles(key, loc, kappa):
-            return PROGRAMS.new(
-                Request(sampler.VON_MISES, key, (loc, kappa), None, (COUNT,), jax.numpy.dtype(dtype), route)
+            return request.program(
+                request.Request(sampler.VON_MISES, key, (loc, kappa), None, (COUNT,), jax.numpy.dtype(dtype), route)
             )
 
         return of_key(implementation, angles)

@@ -226,7 +226,7 @@ def standard_errors(concentration: ArrayLike, size: ArrayLike) -> Estimate:
     """
     caller = "standard_errors"
     arrays, dtype = arguments.parameters(caller, None, concentration=concentration, size=size)
-    arguments.result_shape(caller, None, **arrays)
+    arguments.broadcast_shapes(caller, {name: np.shape(x) for name, x in arrays.items()})
     errors: Estimate = _standard_errors(**arrays, dtype=dtype)
     return errors
 

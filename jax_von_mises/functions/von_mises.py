@@ -43,7 +43,7 @@ TAILS = symmetric.Tails(
 def evaluate(caller: str, function: Function, /, **values: ArrayLike) -> jax.Array:
     """Check the named `values` and compute `function` of them in their common dtype."""
     arrays, dtype = arguments.parameters(caller, None, **values)
-    arguments.result_shape(caller, None, **arrays)
+    arguments.broadcast_shapes(caller, {name: x.shape for name, x in arrays.items()})
     result: jax.Array = compiled(function, tuple(arrays.values()), dtype)
     return result
 

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import PROGRAMS, Request
+from jax_von_mises.sampling.request import Request, program
 
 # Larger batches gain nothing: on any device, drawing this many angles takes far longer than starting a program.
 AT_MOST = 2**26
@@ -119,14 +119,15 @@ def suggest_batch_size(
 
     def request(rows: int) -> Request:
         of_batch = rows, *sizes
-        part = Request.of_stream(sampler.VON_MISES, caller, key, loc, concentration, of_batch, dtype, method)
+        values = {"loc": loc, "concentration": concentration}
+        part = Request.of(caller, sampler.VON_MISES, key, values, of_batch, dtype, method, by_size=False)
         return part.at(0)
 
     def need(rows: int) -> int:
         """Return the bytes that `in_flight` batches of `rows` rows and their program need."""
         batch = request(rows)
         with jax.default_device(device):
-            compiled = PROGRAMS.new.lower(batch).compile()
+            compiled = program.lower(batch).compile()
         found = compiled.memory_analysis()
         if found is None:
             raise MemoryError(

@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_von_mises import arguments, environment
+from jax_von_mises import arguments
 from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import PROGRAMS, Request, checked_when_traced, traceable
+from jax_von_mises.sampling.request import Request, program
 
 
 class Compiled(NamedTuple):
@@ -90,34 +90,24 @@ def warmup(
     # Trace with each `jax.ShapeDtypeStruct` itself, since it may have a sharding over several devices.
     given = {"loc": loc, "concentration": concentration}.items()
     described = {name: _narrowed(value) for name, value in given if isinstance(value, jax.ShapeDtypeStruct)}
-    originals = {name: _stand_in(x) if isinstance(x, jax.ShapeDtypeStruct) else x for name, x in given}
     values = {name: _stand_in(described[name]) if name in described else value for name, value in given}
     shapes = shapes if isinstance(shapes, list) else [shapes]
     several: Sequence[Any] = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
     sharding = arguments.sharding(caller, out_sharding)
 
     def request(shape: Any, dtype: DTypeLike | None) -> Request:
-        if block:
-            part = Request.part(sampler.VON_MISES, caller, key, values, shape, dtype, method)
-            return part.at(0, out_sharding=sharding)
-        return Request.whole(sampler.VON_MISES, caller, key, values, shape, dtype, method, sharding)
+        found = Request.of(caller, sampler.VON_MISES, key, values, shape, dtype, method, by_size=not block)
+        return (found.at(0) if block else found).sharded(caller, sharding)
 
-    def traced_as(request: Request, shape: Any, dtype: DTypeLike | None) -> jax.stages.Traced:
+    def traced(request: Request) -> jax.stages.Traced:
         """Return the program that a later call runs, traced with the described arguments."""
-        given = request.family.parameters
-        call = None
-        if not block and out_sharding is None and not environment.cuda_kernels():
-            call = traceable(request.family, key, originals, shape, dtype, method)
-        if call is not None:
-            _, arrays, *static = call
-            return checked_when_traced.trace(key, tuple(map(described.get, given, arrays)), *static)
-        parameters = tuple(map(described.get, given, request.parameters))
-        programs = sampler.kernels_for(request) or PROGRAMS
-        return programs.new.trace(dataclasses.replace(request, parameters=parameters))
+        parameters = tuple(map(described.get, request.family.parameters, request.parameters))
+        run = program if block else sampler.program_of(request)
+        return run.trace(dataclasses.replace(request, parameters=parameters))
 
     # Check everything before anything is compiled.
-    planned = [(request(shape, dtype), shape, dtype) for shape in shapes for dtype in several]
-    return tuple(_compile(traced_as, *each) for each in planned)
+    planned = [request(shape, dtype) for shape in shapes for dtype in several]
+    return tuple(_compile(traced, each) for each in planned)
 
 
 def _narrowed(value: Any) -> Any:
@@ -132,24 +122,24 @@ def _stand_in(value: jax.ShapeDtypeStruct) -> Any:
     return np.broadcast_to(np.zeros((), value.dtype), value.shape)
 
 
-def _compile(traced_as: Callable[..., jax.stages.Traced], request: Request, *given: Any) -> Compiled:
+def _compile(trace: Callable[[Request], jax.stages.Traced], request: Request) -> Compiled:
     times = [time.perf_counter()]
-    traced = traced_as(request, *given)
+    traced = trace(request)
     times.append(time.perf_counter())
     lowered = traced.lower()
     times.append(time.perf_counter())
     compiled = lowered.compile()
     times.append(time.perf_counter())
-    trace, lower, compile_ = np.diff(times).tolist()
+    of_trace, of_lower, of_compile = np.diff(times).tolist()
     memory = compiled.memory_analysis()  # None where the backend does not report it
     costs = compiled.cost_analysis() or {}
     return Compiled(
         request.shape,
         request.dtype.name,
         request.route,
-        trace,
-        lower,
-        compile_,
+        of_trace,
+        of_lower,
+        of_compile,
         argument_bytes=getattr(memory, "argument_size_in_bytes", None),
         output_bytes=getattr(memory, "output_size_in_bytes", None),
         temporary_bytes=getattr(memory, "temp_size_in_bytes", None),

@@ -32,9 +32,9 @@ from jax.typing import ArrayLike
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.sharding import explicit
 from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.request import Programs, Request
+from jax_von_mises.sampling.request import Request
 
-__all__ = ["KernelSpec", "devices", "fault", "programs_for"]
+__all__ = ["KernelSpec", "devices", "draws", "fault"]
 
 PLATFORM, TARGET = "cuda", "__gpu$xla.gpu.ptx"
 LEAST_CAPABILITY = 8.0  # compute capability that the PTX is compiled for
@@ -74,21 +74,21 @@ class KernelSpec(NamedTuple):
         return f"{self.cipher}_direct"
 
 
-def programs_for(request: Request) -> Programs | None:
-    """Return the programs that draw a request for all of its angles by a kernel, or None if no kernel draws it.
+def draws(request: Request) -> bool:
+    """Return whether a kernel draws a request for all of its angles.
 
     The kernels draw at least `SMALLEST` float32, bfloat16 or float16 angles by the direct route, with a concentration
     for each, with Threefry keys (and all keys that `counter` draws with threefry4x32), with a single CUDA device in all
     processes, and outside of meshes. XLA could not split a kernel over several devices.
     """
     if math.prod(request.shape) < SMALLEST or np.size(request.parameters[1]) == 1 or request.route != "direct":
-        return None
+        return False
     spec = KernelSpec.of(request)
     if spec.dtype not in KERNEL_DTYPES or spec.cipher not in KEY_SIZES or request.out_sharding is not None:
-        return None
+        return False
     if not jax.sharding.get_abstract_mesh().empty or explicit(request.parameters):
-        return None
-    return None if fault(spec.cipher) else PROGRAMS
+        return False
+    return not fault(spec.cipher)
 
 
 @functools.cache
@@ -112,13 +112,11 @@ def fault(cipher: str) -> str | None:
         return _difference(cipher)
 
 
+@jax.jit
 def angles_of(request: Request) -> jax.Array:
     """Return the angles of a request, by a kernel on a CUDA device and by the plain path elsewhere."""
     loc, concentration = (jnp.asarray(x, jnp.float32) for x in request.parameters)
     return draw(KernelSpec.of(request), counter.key_words(request.key)[1], loc, concentration)
-
-
-PROGRAMS = Programs.of(angles_of)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -4,12 +4,11 @@ A distribution whose draws come from a key's stream of words is described by one
 files and classes all draw it by a `Request`.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from jax_von_mises.sampling.numbers import Numbers
 
 # Smallest number of draws for which a table (2048 quantiles, or 2816 in float64) saves more time than it costs,
 # measured on a two-core CPU by ``python -m benchmarks.performance_benchmark``.
-QUANTILE_TABLE_MIN_SIZE = {"float32": 2**14, "float64": 2**13}
+QUANTILE_TABLE_MIN_SIZE = {np.dtype(np.float32): 2**14, np.dtype(np.float64): 2**13}
 
 
 class Place(Protocol):
@@ -68,7 +67,7 @@ class Family:
     vector: str | None = None
     """A parameter whose last axis holds the components of a vector."""
     packed: Mapping[str, tuple[str, ...]] | None = None
-    """Which parameters lie along the last axes of `loc` and `concentration`, the two arrays that streams take."""
+    """Which parameters lie along the last axes of `loc` and `concentration`, where these stand for a distribution."""
     program: Callable[["Request"], jax.Array] | None = None
     """Computes the draws of a request, where `placed` is not fast enough."""
     explicit_meshes: bool = False
@@ -79,6 +78,21 @@ class Family:
     def __post_init__(self) -> None:
         """Register the family, so that its name finds it in any process."""
         FAMILIES[self.name] = self
+
+    def unpacked(self, caller: str, loc: Any, concentration: Any) -> dict[str, Any]:
+        """Return the parameters by name, given the two arrays that stand for them in `sample_block`."""
+        if self.packed is None:
+            return dict(zip(self.parameters, (loc, concentration), strict=True))
+        found: dict[str, Any] = {}
+        for (name, parts), array in zip(self.packed.items(), (loc, concentration), strict=True):
+            given = arguments.parameter(caller, name, array)
+            if np.shape(given)[-1:] != (len(parts),):
+                raise ValueError(
+                    f"{caller}: {name} has shape {np.shape(given)}, but for {self.name} its last axis must hold "
+                    f"{', '.join(parts)}."
+                )
+            found |= {part: given[..., j] for j, part in enumerate(parts)}
+        return found
 
 
 def made_of(prefix: str) -> Callable[[Callable[[Family], Family]], Callable[[Family], Family]]:
@@ -124,98 +138,32 @@ class Request:
     out_sharding: NamedSharding | None = None
 
     @classmethod
-    def whole(
+    def of(
         cls,
-        family: Family,
         caller: str,
+        family: Family,
         key: object,
         values: Mapping[str, object],
-        shape: object,
-        dtype: DTypeLike | None,
-        method: str,
-        out_sharding: object = None,
+        shape: object = None,
+        dtype: DTypeLike | None = None,
+        method: str = "auto",
+        *,
+        by_size: bool = True,
     ) -> Self:
-        """Return a checked request for a draw from position 0.
-
-        Method "auto" uses the table for one set of parameters and many draws.
-        """
-        sharding = arguments.sharding(caller, out_sharding)
-        return cls.part(family, caller, key, values, shape, dtype, method, by_size=True).sharded(caller, sharding)
-
-    @classmethod
-    def part(
-        cls,
-        family: Family,
-        caller: str,
-        key: object,
-        values: Mapping[str, object],
-        shape: object,
-        dtype: DTypeLike | None,
-        method: str,
-        by_size: bool = False,
-    ) -> Self:
-        """Return a checked request from position 0.
+        """Return a checked request from position 0; the caller's name stands in messages.
 
         Method "auto" uses the table for one set of parameters; with `by_size`, only for enough draws.
         """
         checked_key = arguments.one_key(caller, key)
         arrays, of_result = arguments.parameters(caller, dtype, **values)
-        batch = {}
-        for name, rank in family.parameters.items():
-            if name == family.vector:
-                arguments.dimension(caller, name, arrays[name])
-            batch[name] = arrays[name]
-            if rank:
-                of_array = np.shape(arrays[name])
-                batch[name] = jax.ShapeDtypeStruct(of_array[: len(of_array) - rank], of_result)
-        sizes = arguments.result_shape(caller, shape, **batch)
-        tabulated = [batch[name].shape for name in family.tabulated]
-        of_table = tabulated[0] if len(tabulated) == 1 else np.broadcast_shapes(*tabulated)
-        route = arguments.method(caller, method, of_table, family.methods)
-        if route == "auto":
-            few = by_size and math.prod(sizes) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(of_result).name]
-            table = math.prod(of_table) == 1 and "table" in family.methods
-            route = "table" if table and not (few and "direct" in family.methods) else "direct"
+        if family.vector is not None:
+            arguments.dimension(caller, family.vector, arrays[family.vector])
         parameters = tuple(arrays[name] for name in family.parameters)
+        shapes = tuple(x.shape for x in parameters)
+        sizes = None if shape is None else arguments.whole_sizes(caller, "shape", shape)
+        arguments.one_of(caller, "method", method, family.methods)
+        sizes, route = shape_and_route(caller, family, shapes, sizes, of_result, method, by_size)
         return cls(family, checked_key, parameters, None, sizes, of_result, route)
-
-    @classmethod
-    def of_stream(
-        cls,
-        family: Family,
-        caller: str,
-        key: object,
-        loc: object,
-        concentration: object,
-        shape: object,
-        dtype: DTypeLike | None,
-        method: str,
-    ) -> Self:
-        """Return `part` for the arguments of `sample_block`."""
-        if family.packed is None:
-            values = dict(zip(family.parameters, (loc, concentration), strict=True))
-            return cls.part(family, caller, key, values, shape, dtype, method)
-        given, of_result = arguments.parameters(caller, dtype, loc=loc, concentration=concentration)
-        found: dict[str, Any] = {}
-        for name, parts in family.packed.items():
-            if np.shape(given[name])[-1:] != (len(parts),):
-                raise ValueError(
-                    f"{caller}: {name} has shape {np.shape(given[name])}, but for {family.name} its last axis "
-                    f"must hold {', '.join(parts)}."
-                )
-            found |= {part: given[name][..., j] for j, part in enumerate(parts)}
-        return cls.part(family, caller, key, found, shape, of_result, method)
-
-    @property
-    def stream_parameters(self) -> dict[str, Any]:
-        """The parameters by name, as `of_stream` takes them."""
-        arrays = dict(zip(self.family.parameters, self.parameters, strict=True))
-        if self.family.packed is None:
-            return arrays
-        return {
-            name: np.stack(np.broadcast_arrays(*(np.asarray(arrays[part]) for part in parts)), -1)
-            for name, parts in self.family.packed.items()
-        }
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -258,26 +206,28 @@ class Request:
         arguments.within_stream(caller, start, end, described, numbers, self.family.noun)
 
 
-class Programs(NamedTuple):
-    """The two forms of a program: one allocates its result, and one reuses an array's memory."""
-
-    new: jax.stages.Wrapped
-    into: jax.stages.Wrapped
-    """The program with an additional first argument, the array to reuse."""
-
-    @classmethod
-    def of(cls, program: Callable[[Request], jax.Array]) -> Self:
-        """Apply `jax.jit` to both forms of ``program(request)``."""
-
-        def into(buffer: jax.Array, request: Request) -> jax.Array:
-            return program(request)
-
-        return cls(jax.jit(program), jax.jit(into, donate_argnums=0, keep_unused=True))
-
-    def run(self, request: Request, buffer: jax.Array | None) -> jax.Array:
-        """Draw `request`, in the memory of `buffer` if that is given."""
-        drawn: jax.Array = self.new(request) if buffer is None else self.into(buffer, request)
-        return drawn
+# A call with the shapes of an earlier one takes 28 microseconds with this cache, and 34 without.
+@functools.lru_cache
+def shape_and_route(
+    caller: str,
+    family: Family,
+    shapes: tuple[tuple[int, ...], ...],
+    sizes: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+    method: str,
+    by_size: bool,
+) -> tuple[tuple[int, ...], str]:
+    """Return the shape of the batch and the route of draws with parameters of these shapes."""
+    ranks = family.parameters.items()
+    batch = {name: shape[: len(shape) - rank] for (name, rank), shape in zip(ranks, shapes, strict=True)}
+    sizes = arguments.result_shape(caller, sizes, batch)
+    of_table = np.broadcast_shapes(*(batch[name] for name in family.tabulated))
+    route = arguments.method(caller, method, of_table, family.methods)
+    if route == "auto":
+        few = by_size and math.prod(sizes) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(dtype)]
+        table = math.prod(of_table) == 1 and "table" in family.methods
+        route = "table" if table and not (few and "direct" in family.methods) else "direct"
+    return sizes, route
 
 
 def placed(request: Request) -> jax.Array:
@@ -299,81 +249,10 @@ def by_family(request: Request) -> jax.Array:
     return (request.family.program or placed)(request)
 
 
-PROGRAMS = Programs.of(by_family)
+def draw(request: Request) -> jax.Array:
+    """Draw a request, by one program for all requests with the same static fields and types of arrays."""
+    drawn: jax.Array = program(request)
+    return drawn
 
 
-def draw(request: Request, buffer: jax.Array | None = None) -> jax.Array:
-    """Draw a request.
-
-    If `buffer` is given, it must have the shape and dtype of the result. The draws reuse its memory, and `buffer` is
-    deleted.
-    """
-    return PROGRAMS.run(request, buffer)
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3, 4, 5, 6))
-def checked_when_traced(
-    key: jax.Array,
-    values: tuple[Any, ...],
-    family: Family,
-    shape: tuple[int, ...] | None,
-    dtype: np.dtype[Any] | None,
-    method: str,
-    of_legacy: str | None,
-) -> jax.Array:
-    """Draw from position 0; check the arguments while the program is traced, once for each combination of types.
-
-    `of_legacy` is the implementation of a legacy key, which is a setting of JAX on which the program depends.
-    """
-    named = dict(zip(family.parameters, values, strict=True))
-    return by_family(Request.whole(family, family.name, key, named, shape, dtype, method))
-
-
-def traceable(
-    family: Family, key: Any, values: Mapping[str, Any], shape: Any, dtype: DTypeLike | None, method: str
-) -> tuple[Any, ...] | None:
-    """Return the arguments of `checked_when_traced`, or None if JAX would refuse or change one before it is checked.
-
-    Lists and the integers and floats of Python and NumPy become what arrays and tuples of integers are, so that equal
-    arguments share a program.
-    """
-    if not (isinstance(key, (jax.Array, jax.ShapeDtypeStruct)) and type(method) is str):
-        return None
-    sizes = None if shape is None else arguments.whole_sizes(family.name, "shape", shape)
-    given: tuple[Any, ...] = tuple(
-        value if arguments.is_traceable(value := values[name]) else arguments.parameter(family.name, name, value)
-        for name in family.parameters
-    )
-    legacy = isinstance(key.dtype, np.dtype)
-    of_legacy = str(jax.config.jax_default_prng_impl) if legacy else None  # type: ignore[attr-defined]
-    if dtype is not None or not all(type(x) is float for x in given):
-        # Equal numbers share a program, whether they are Python's, NumPy's or JAX's.
-        of_result = arguments.float_dtype(family.name, dtype, given)
-        default = of_result == arguments.float_dtype(family.name, None, ())
-        if default and all(type(x) is float or isinstance(x, np.generic) for x in given):
-            given, dtype = tuple(map(float, given)), None
-        else:
-            compute = arguments.compute_dtype(of_result)
-            given, dtype = tuple(arguments.with_dtype(x, compute) for x in given), of_result
-    if not all(map(arguments.is_traceable, given)):
-        return None
-    return key, tuple(arguments.on_device(*given)), family, sizes, dtype, method, of_legacy
-
-
-def draw_whole(
-    family: Family,
-    caller: str,
-    key: object,
-    values: Mapping[str, object],
-    shape: object,
-    dtype: DTypeLike | None,
-    method: str,
-    out_sharding: object = None,
-) -> jax.Array:
-    """Draw from position 0."""
-    # An invalid argument is refused below, in a message with the caller's name and the value.
-    with contextlib.suppress(TypeError, ValueError, OverflowError, RecursionError):
-        if out_sharding is None and (call := traceable(family, key, values, shape, dtype, method)):
-            drawn: jax.Array = checked_when_traced(*call)
-            return drawn
-    return draw(Request.whole(family, caller, key, values, shape, dtype, method, out_sharding))
+program = jax.jit(by_family)

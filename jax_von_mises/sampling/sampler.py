@@ -15,7 +15,7 @@ from jax_von_mises import arguments, environment
 from jax_von_mises.numerics.sharding import explicit_sharding
 from jax_von_mises.sampling import counter, transform
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import FAMILIES, PROGRAMS, Family, Programs, Request, draw, draw_whole
+from jax_von_mises.sampling.request import FAMILIES, Family, Request, draw, program
 
 
 def sample_von_mises(
@@ -155,7 +155,8 @@ def sample_block(
     caller = "sample_block"
     family = family_of(caller, distribution)
     start = arguments.position(caller, start)
-    request = Request.of_stream(family, caller, key, loc, concentration, shape, dtype, method)
+    values = family.unpacked(caller, loc, concentration)
+    request = Request.of(caller, family, key, values, shape, dtype, method, by_size=False)
     return draw(request.block(caller, start))
 
 
@@ -254,28 +255,26 @@ def sample(
 
     Method "auto" uses the table for one set of parameters and many draws, or any slice.
     """
+    request = Request.of(caller, family, key, values, shape, dtype, method, by_size=start is None)
+    request = request.sharded(caller, arguments.sharding(caller, out_sharding))
     if start is not None:
-        request = Request.part(family, caller, key, values, shape, dtype, method)
-        sharding = arguments.sharding(caller, out_sharding)
-        return draw(request.block(caller, arguments.position(caller, start)).sharded(caller, sharding))
-    if family is VON_MISES and environment.cuda_kernels():
-        request = Request.whole(family, caller, key, values, shape, dtype, method, out_sharding)
-        return (kernels_for(request) or PROGRAMS).run(request, None)
-    return draw_whole(family, caller, key, values, shape, dtype, method, out_sharding)
+        return draw(request.block(caller, arguments.position(caller, start)))
+    drawn: jax.Array = program_of(request)(request)
+    return drawn
 
 
-def kernels_for(request: Request) -> Programs | None:
-    """Return the `Programs` that draw a whole request by a CUDA kernel, or None.
+def program_of(request: Request) -> jax.stages.Wrapped:
+    """Return the program that draws a whole request: that of `draw`, or a CUDA kernel if they are turned on.
 
-    The module of the kernels is imported only if the environment turns them on and JAX has a CUDA device. Blocks,
-    batches and files never use the kernels, so that their last digits depend only on the backend.
+    The module of the kernels is imported only if JAX has a CUDA device. Blocks, batches and files never use the
+    kernels, so that their last digits depend only on the backend.
     """
     if request.family is not VON_MISES or not environment.cuda_kernels():
-        return None
+        return program
     try:
         jax.local_devices(backend="cuda")
     except RuntimeError:  # no CUDA backend, or one that does not start
-        return None
+        return program
     from jax_von_mises.sampling import cuda
 
-    return cuda.programs_for(request)
+    return cuda.angles_of if cuda.draws(request) else program

@@ -103,9 +103,8 @@ def sample_pmap(
     one = jax.ShapeDtypeStruct((), key.dtype) if separate else key
     # With separate streams, the method is checked below, since it depends on one device's part.
     asked = "auto" if separate else method
-    request = Request.whole(
-        sampler.VON_MISES, caller, one, {"loc": loc, "concentration": concentration}, shape, dtype, asked
-    )
+    values = {"loc": loc, "concentration": concentration}
+    request = Request.of(caller, sampler.VON_MISES, one, values, shape, dtype, asked)
     sizes, dtype = request.shape, request.dtype
     if not sizes or sizes[0] != len(devices):
         has = f"has length {sizes[0]} along its leading axis" if sizes else "has no leading axis"
@@ -200,7 +199,8 @@ def sample_shard(
             "surrounding code is mapped over. Call it in the body of jax.shard_map or jax.pmap, with its axis names."
         ) from error
     start = counter.multiply_wide(lax.convert_element_type(device, np.uint32), size)
-    request = Request.of_stream(sampler.VON_MISES, caller, key, loc, concentration, shape, dtype, method)
+    values = {"loc": loc, "concentration": concentration}
+    request = Request.of(caller, sampler.VON_MISES, key, values, shape, dtype, method, by_size=False)
     return draw(request.block(caller, start))
 
 

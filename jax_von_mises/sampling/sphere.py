@@ -32,7 +32,8 @@ from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import transform
 from jax_von_mises.sampling.numbers import Numbers
-from jax_von_mises.sampling.request import Family, draw_whole
+from jax_von_mises.sampling.request import Family
+from jax_von_mises.sampling.sampler import sample
 
 quantile_share = xla.traced_once("dimension")(radial.quantile_share)
 slope_of_share = xla.traced_once("dimension")(radial.slope_of_share)
@@ -224,7 +225,7 @@ def sample_von_mises_fisher(
     """
     caller = "sample_von_mises_fisher"
     values = {"mean_direction": mean_direction, "concentration": concentration}
-    return draw_whole(VON_MISES_FISHER, caller, key, values, shape, dtype, method, out_sharding)
+    return sample(caller, VON_MISES_FISHER, key, values, shape, dtype, None, method, out_sharding)
 
 
 def directions(

@@ -104,10 +104,10 @@ def sample_truncated(
     key = arguments.one_key(caller, key)
     given = {"loc": loc, "concentration": concentration, "low": low, "high": high}
     arrays, of_result = arguments.parameters(caller, dtype, **given)
-    sizes = arguments.result_shape(caller, shape, **arrays)
+    sizes = arguments.result_shape(caller, shape, {name: np.shape(x) for name, x in arrays.items()})
     # As given: those in `arrays` may be on a GPU.
-    ends = (arguments.parameter(caller, name, given[name]) for name in ("low", "high"))
-    _check_arc(caller, *ends, arguments.compute_dtype(of_result))
+    low, high = (arguments.parameter(caller, name, given[name]) for name in ("low", "high"))
+    _check_arc(caller, low, high, arguments.compute_dtype(of_result))
     x: jax.Array = _truncated(key, *arrays.values(), sizes, of_result)
     return x
 

@@ -192,7 +192,7 @@ def _antithetic(
     # Not `sample_von_mises`, since this trace is kept even if the CUDA kernels are turned on or off later.
     size = shape[0] // 2, *shape[1:]
     values = {"loc": 0.0, "concentration": concentration}
-    half = draw(Request.whole(sampler.VON_MISES, "sample_antithetic", key, values, size, compute, "auto"))
+    half = draw(Request.of("sample_antithetic", sampler.VON_MISES, key, values, size, compute))
     x = jnp.concatenate([half, -half])
     return wrap(x, broadcast_sharded(reduce_turns(jnp.asarray(loc, compute)), shape, None)).astype(dtype)
 

@@ -92,7 +92,7 @@ def sample_batches(
     total = arguments.whole_number(caller, "total", total, 0)
     batch_size = arguments.whole_number(caller, "batch_size", batch_size, 1)
     start = arguments.whole_number(caller, "start", start, 0, 2**64)
-    arguments.result_shape(caller, (min(batch_size, total), *stream.row_shape))
+    arguments.whole_sizes(caller, "shape", (min(batch_size, total), *stream.row_shape))
     end = start + total
     # A shorter last batch is cut from one of full size.
     stream.within(caller, start, end + batch_size, f"total={total}")

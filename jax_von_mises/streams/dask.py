@@ -87,7 +87,7 @@ def sample(
     caller = "jax_von_mises.dask.sample"
     key = arguments.one_key(caller, key)
     given = {"loc": _as_array(caller, "loc", loc), "concentration": _as_array(caller, "concentration", concentration)}
-    sizes: tuple[int, ...] = arguments.result_shape(caller, shape, **given)
+    sizes: tuple[int, ...] = arguments.result_shape(caller, shape, {name: np.shape(x) for name, x in given.items()})
     # Choose the method for the complete array from sizes and dtypes alone, since parameters may exceed the memory too.
     route = arguments.method(caller, method, given["concentration"].shape)
     if route == "auto" and given["concentration"].size > 1:
@@ -96,7 +96,7 @@ def sample(
     # Python numbers and weakly typed JAX arrays have no fixed dtype, so a number stands for them in the request.
     numbers = {"loc": loc, "concentration": concentration}
     few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak(value)}
-    request = Request.whole(sampler.VON_MISES, caller, key, few, sizes, dtype, route)
+    request = Request.of(caller, sampler.VON_MISES, key, few, sizes, dtype, route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
     drawing = Drawing(

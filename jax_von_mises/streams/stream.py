@@ -10,6 +10,7 @@ themselves, and the result does not depend on the division.
 import base64
 import contextlib
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.sampling import counter, sampler
-from jax_von_mises.sampling.request import Request, draw, family_named
+from jax_von_mises.sampling.request import Request, by_family, draw, family_named
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
 FORMAT = "jax_von_mises stream 3"
@@ -59,9 +60,10 @@ class Stream:
                 )
             family, values = distribution._drawn_by()
             dtype = distribution.dtype if dtype is None else dtype
-            return cls(Request.part(family, caller, key, values, None, dtype, method))
-        family = sampler.family_of(caller, distribution)
-        return cls(Request.of_stream(family, caller, key, loc, concentration, None, dtype, method))
+        else:
+            family = sampler.family_of(caller, distribution)
+            values = family.unpacked(caller, loc, concentration)
+        return cls(Request.of(caller, family, key, values, None, dtype, method, by_size=False))
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -94,7 +96,8 @@ class Stream:
         start = jax.device_put(counter.halves(first * math.prod(self.row.shape)))
         request = self.row.at(start, shape=(count, *self.row.shape), out_sharding=out_sharding)
         with jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext():
-            return draw(request, buffer)
+            drawn: jax.Array = draw(request) if buffer is None else draw_into(buffer, request)
+            return drawn
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the numbers, as JSON types; equal streams have equal identities."""
@@ -104,7 +107,10 @@ class Stream:
                 "impl": str(jax.random.key_impl(self.row.key)),
                 "data": np.asarray(jax.random.key_data(self.row.key)).tolist(),
             },
-            "parameters": {name: as_json(value, self.dtype) for name, value in self.row.stream_parameters.items()},
+            "parameters": {
+                name: as_json(value, self.dtype)
+                for name, value in zip(self.row.family.parameters, self.row.parameters, strict=True)
+            },
             "dtype": self.dtype.name,
             "method": self.row.route,
         }
@@ -118,10 +124,13 @@ class Stream:
             typed = jax.random.wrap_key_data(words, impl=key["impl"])
             values = {name: from_json(value, dtype) for name, value in identity["parameters"].items()}
             family, method = family_named(identity["distribution"]), identity["method"]
-            if family.packed is None:
-                return cls(Request.part(family, caller, typed, values, None, dtype, method))
-            loc, concentration = values.values()
-            return cls(Request.of_stream(family, caller, typed, loc, concentration, None, dtype, method))
+            return cls(Request.of(caller, family, typed, values, None, dtype, method, by_size=False))
+
+
+@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+def draw_into(buffer: jax.Array, request: Request) -> jax.Array:
+    """Draw a request in the memory of `buffer`, which has the shape and dtype of the result, and is deleted."""
+    return by_family(request)
 
 
 def as_json(value: ArrayLike, dtype: np.dtype) -> str | dict[str, Any]:

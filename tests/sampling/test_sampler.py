@@ -96,7 +96,7 @@ def test_auto_takes_the_table_for_many():
 def kernel_size():
     from jax_von_mises.sampling import request
 
-    return request.QUANTILE_TABLE_MIN_SIZE["float32"]
+    return request.QUANTILE_TABLE_MIN_SIZE[np.dtype(np.float32)]
 
 
 # ------------------------------------------------------------------------------------- transformations
@@ -436,16 +436,23 @@ def test_calls_of_one_kind_share_a_program(key, compiled, tmp_path):
     ):
         np.testing.assert_array_equal(x, first)
     assert not compiled
-    # Other tests do not draw this size, so the program is compiled here. An equal one is loaded, in less time.
     many = np.ones(1_019, np.float32)
     first = sample_von_mises(key, 0.0, many)
-    drawing = max(compiled)
+    mean, on_device = jvm.sample_von_mises_fisher(key, [1.0, 0.0, 0.0], 2.0), jnp.asarray(many)
     compiled.clear()
     for x in (
         sample_von_mises(key, zero, many, dtype="float32"),
         sample_von_mises(key, 0, many),
         sample_von_mises(key, 0, many.tolist()),
+        sample_von_mises(key, 0, tuple(many)),
+        sample_von_mises(key, 0, many.astype(int)),
         sample_von_mises(key, 0, many.astype(np.float64), many.shape),
+        sample_von_mises(key, 0, on_device),
     ):
         np.testing.assert_array_equal(x, first)
-    assert [seconds for seconds in compiled if seconds > drawing / 3] == []
+    for x in (
+        jvm.sample_von_mises_fisher(key, (1, 0, 0), np.int64(2), []),
+        jvm.VonMisesFisher(np.array([1, 0, 0]), 2).sample(key),
+    ):
+        np.testing.assert_array_equal(x, mean)
+    assert not compiled

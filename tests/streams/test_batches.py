@@ -91,7 +91,7 @@ def test_one_program_serves_all_batches():
 
     jax.clear_caches()
     list(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_345, 100))
-    assert request.PROGRAMS.new._cache_size() == 1
+    assert request.program._cache_size() == 1
 
 
 def test_next_batch_is_already_started():

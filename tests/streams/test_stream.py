@@ -172,7 +172,6 @@ def test_streams_are_made_again_from_their_identity(dtype, distribution, loc, co
     assert (again.dtype, again.row_shape) == (stream.dtype, stream.row_shape)
     np.testing.assert_array_equal(jax.random.key_data(again.row.key), jax.random.key_data(key))
     compute = np.float64 if dtype == "float64" else np.float32
-    for name, value in stream.row.stream_parameters.items():
-        found = np.asarray(again.row.stream_parameters[name])
+    for value, found in zip(stream.row.parameters, again.row.parameters, strict=True):
         assert found.dtype == compute
         np.testing.assert_array_equal(found, np.asarray(value, compute))
