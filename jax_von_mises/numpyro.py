@@ -202,7 +202,7 @@ def docstring_of(of: type[base.Parametric]) -> str:
     """Return the docstring, from that of the class of the package."""
     summary, *sections = re.split(r"^(\w+)\n-+\n", inspect.getdoc(of) or of.__name__, flags=re.MULTILINE)
     parameters = dict(zip(sections[::2], sections[1::2], strict=True)).get("Parameters", "")
-    origin = f"The class `{of.__name__}` of `jax_von_mises` for NumPyro models. "
+    origin = "For NumPyro models. The class of this name in `jax_von_mises` says more about the distribution. "
     if counterpart_of(of):
         origin += f"A drop-in replacement for ``numpyro.distributions.{of.__name__}``. "
     text = [summary.partition("\n\n")[0].strip()]
