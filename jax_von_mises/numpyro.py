@@ -1,25 +1,284 @@
-"""Provide NumPyro distributions with pathwise gradients.
+"""Provide the distributions of the package as NumPyro distributions, for MCMC and SVI.
 
-The module needs the extra ``numpyro``.
+Each public class whose parameters are arrays has a class of the same name here. It takes the same arguments, and has
+those methods that NumPyro knows. Draws are differentiable with respect to all parameters, so that every class can be
+used in a guide. `VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``, which adds `cdf`, `icdf`,
+`entropy` and `kl_divergence`, and allows a concentration of 0. `kl_divergence` also compares different distributions of
+one angle.
+
+This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
+
+>>> import jax, numpyro
+>>> from jax_von_mises.numpyro import SineBivariateVonMises, VonMises
+>>> with numpyro.handlers.seed(rng_seed=0):
+...     direction = numpyro.sample("direction", VonMises(0.5, 4.0))
+...     pair = numpyro.sample("pair", SineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, weighted_correlation=0.5))
 """
 
-from jax_von_mises.distributions.numpyro import Cardioid as Cardioid
-from jax_von_mises.distributions.numpyro import CosineBivariateVonMises as CosineBivariateVonMises
-from jax_von_mises.distributions.numpyro import SineBivariateVonMises as SineBivariateVonMises
-from jax_von_mises.distributions.numpyro import VonMises as VonMises
-from jax_von_mises.distributions.numpyro import VonMisesFisher as VonMisesFisher
-from jax_von_mises.distributions.numpyro import WrappedCauchy as WrappedCauchy
-from jax_von_mises.distributions.numpyro import WrappedNormal as WrappedNormal
+import importlib
+import inspect
+import itertools
+import pkgutil
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-__all__ = [
-    "Cardioid",
-    "CosineBivariateVonMises",
-    "SineBivariateVonMises",
-    "VonMises",
-    "VonMisesFisher",
-    "WrappedCauchy",
-    "WrappedNormal",
-]
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from jax_von_mises import arguments
+from jax_von_mises import distributions as package
+from jax_von_mises.distributions import base
+from jax_von_mises.numerics.circle import with_derivative_of
+from jax_von_mises.numerics.elementary import clip
+
+try:
+    # These absolute imports refer to the library NumPyro, not to this module.
+    from numpyro import distributions
+    from numpyro.distributions import Distribution, constraints, kl_divergence
+    from numpyro.distributions.util import validate_sample
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "numpyro":
+        raise
+    raise ImportError(
+        'jax_von_mises.numpyro needs NumPyro, which is not installed: pip install "jax_von_mises[numpyro]".'
+    ) from error
+
+__all__ = []  # the classes, which are made below
+
+# NumPyro's name for the values that each rule of `base.RULES` allows.
+CONSTRAINTS = {
+    "angle": constraints.real,
+    "real": constraints.real,
+    "nonnegative": constraints.nonnegative,
+    "nonnegative and finite": constraints.nonnegative,
+    "direction": constraints.sphere,
+    "length": constraints.unit_interval,
+    "half length": constraints.interval(0.0, 0.5),
+    "share": constraints.interval(-1.0, 1.0),
+}
+# The constraints of NumPyro's bivariate class, where the package allows more.
+NARROWER = {"phi_loc": constraints.circular, "psi_loc": constraints.circular}
+
+
+class Space(NamedTuple):
+    """Where the draws lie."""
+
+    support: Any
+    advice: str
+    """What a docstring says about it."""
+
+
+ANGLE = Space(
+    constraints.circular,
+    "The support is [-pi, pi], and `cdf` counts from -pi. For a latent variable with HMC or NUTS, use "
+    "``numpyro.infer.reparam.CircularReparam``, as for every distribution on the circle.",
+)
+ANGLES = Space(
+    constraints.independent(constraints.circular, 1),
+    "The support is [-pi, pi] for each angle along a last axis. With `validate_args`, the locations must lie there, "
+    "too.",
+)
+VECTOR = Space(
+    constraints.sphere,
+    "The support is the unit sphere. With `validate_args`, vectors among the parameters must have the length 1; "
+    "otherwise, they are normalised. Use the class as a likelihood or in a guide. HMC and NUTS need a flat space. For "
+    "a latent variable, use ``numpyro.distributions.ProjectedNormal``, or a vector of normal components that the model "
+    "divides by its length.",
+)
+REPARAMETERISED = "Its draws are reparameterised in all parameters."
+VALIDATION = """validate_args : bool, optional
+    Raise ValueError for parameters outside `arg_constraints`. Warn about values outside the support, and return a
+    density of 0 for them. Without validation, invalid parameters give NaN. The default is NumPyro's setting.
+"""
+
+
+class OfClass(Distribution):
+    """Base class of the classes that are made from the class `OF` of the package, whose methods theirs call."""
+
+    OF: ClassVar[type[base.Parametric]]
+
+    def _take(self, own: base.Parametric, validate_args: bool | None) -> None:
+        """Take the parameters of a distribution, in the constructor."""
+        # NumPyro checks the values as given. Under jit, they are unknown as soon as JAX has converted them.
+        for parameter in own.PARAMETERS:
+            setattr(self, parameter.name, getattr(own, parameter.name))
+        super().__init__(batch_shape=own.batch_shape, event_shape=own.event_shape, validate_args=validate_args)
+
+    def _own(self) -> Any:
+        return with_parameters_of(self, self.OF)
+
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Return draws, those of the method of the class of the same name in `jax_von_mises`."""
+        draws: jax.Array = self._own().sample(key, sample_shape)
+        return draws
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density."""
+        density: jax.Array = self._own().log_prob(value)
+        return density
+
+
+class Members:
+    """What the classes have besides, where `OF` has a method of the name."""
+
+    _own: Any
+
+    @property
+    def mean(self) -> jax.Array:
+        """The mean direction of each angle in [-pi, pi), the mean vector, inside the sphere, or the mean rotation."""
+        found: jax.Array = self._own().mean()
+        return found
+
+    @property
+    def mode(self) -> jax.Array:
+        """The most likely angle, in [-pi, pi), or unit vector."""
+        found: jax.Array = self._own().mode()
+        return found
+
+    @property
+    def variance(self) -> jax.Array:
+        """The circular variance, 1 minus the mean resultant length, as in NumPyro's class."""
+        found: jax.Array = self._own().variance()
+        return found
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats."""
+        found: jax.Array = self._own().entropy()
+        return found
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        """Return the probability of an angle between -pi and `value`: 0 at -pi and below, 1 at pi and above.
+
+        This counts over the support, as NumPyro does. The class in `jax_von_mises` counts from loc - pi.
+        """
+        own, value = self._own(), arguments.parameter(f"{type(self).__name__}.cdf", "value", value)
+        dtype = arguments.float_dtype("cdf", None, [value, *own._parameters().values()])
+        # The half precision numbers next to pi are too far from it to stand for the ends.
+        value = clip(arguments.as_jax(value, arguments.compute_dtype(dtype)), -np.pi, np.pi)
+        found = own.cdf(value, start=-np.pi)
+        return with_derivative_of(found, clip(found, 0, 1)).astype(dtype)
+
+    def icdf(self, q: ArrayLike) -> jax.Array:
+        """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
+        found: jax.Array = self._own().icdf(q, start=-np.pi)
+        return found
+
+
+def with_parameters_of(distribution: Any, of: type[base.Parametric]) -> Any:
+    """Return the distribution of the package with the parameters of one of NumPyro."""
+    own = of(*(getattr(distribution, parameter.name) for parameter in of.PARAMETERS))
+    return own if own.batch_shape == distribution.batch_shape else own.broadcast()
+
+
+def classes(of: type[base.Parametric]) -> Iterator[type[base.Parametric]]:
+    """Yield the subclasses that can be drawn, without those that stand for others and draw as they do."""
+    for each in of.__subclasses__():
+        if "FAMILY" in vars(each) and each.__module__.startswith(f"{package.__name__}."):
+            yield each
+        yield from classes(each)
+
+
+def space_of(of: type[base.Parametric]) -> Space:
+    """Return where draws lie: distributions of vectors have a vector among their parameters."""
+    if issubclass(of, base.OfAngles):
+        return ANGLE
+    return VECTOR if any(parameter.event_rank for parameter in of.PARAMETERS) else ANGLES
+
+
+def counterpart_of(of: type[base.Parametric]) -> Any:
+    """Return NumPyro's class of the same name and arguments, or None."""
+    theirs = getattr(distributions, of.__name__, None)
+    same = theirs is not None and [*inspect.signature(theirs).parameters] == [*inspect.signature(of).parameters]
+    return theirs if same else None
+
+
+def docstring_of(of: type[base.Parametric]) -> str:
+    """Return the docstring, from that of the class of the package."""
+    summary, *sections = re.split(r"^(\w+)\n-+\n", inspect.getdoc(of) or of.__name__, flags=re.MULTILINE)
+    parameters = dict(zip(sections[::2], sections[1::2], strict=True)).get("Parameters", "")
+    origin = "For NumPyro models. The class of this name in `jax_von_mises` says more about the distribution. "
+    if counterpart_of(of):
+        origin += f"A drop-in replacement for ``numpyro.distributions.{of.__name__}``. "
+    text = [summary.partition("\n\n")[0].strip()]
+    text += [textwrap.fill(each, 112) for each in (origin + REPARAMETERISED, space_of(of).advice)]
+    text += ["Parameters\n----------\n" + parameters.partition("validate_args : ")[0] + VALIDATION]
+    return "\n\n".join(text)
+
+
+def constructor_of(of: type[base.Parametric]) -> Callable[..., None]:
+    """Return the constructor, with the arguments of the class of the package."""
+    own = inspect.signature(of.__init__)
+    # NumPyro marks missing arguments with None, and the package marks them with `...`.
+    missing = {parameter.name for parameter in own.parameters.values() if parameter.default is ...}
+    optional = dict.fromkeys(missing, ArrayLike | None) | {"validate_args": bool | None}
+    signature = own.replace(
+        parameters=[
+            each.replace(default=None, annotation=optional[each.name]) if each.name in optional else each
+            for each in own.parameters.values()
+        ]
+    )
+
+    def __init__(self: OfClass, *args: Any, **named: Any) -> None:
+        given = signature.bind(self, *args, **named).arguments
+        del given["self"]
+        validate_args = given.pop("validate_args", None)
+        given = {name: value for name, value in given.items() if value is not None or name not in missing}
+        self._take(self.OF(**given), validate_args)
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    return base.naming_arguments(__init__)
+
+
+def made_from(of: type[base.Parametric]) -> type[OfClass]:
+    """Return the class for NumPyro that is made from a class of the package."""
+    allowed = {each.name: NARROWER.get(each.name, CONSTRAINTS[each.values]) for each in of.PARAMETERS}
+    members = {name: member for name, member in vars(Members).items() if not name.startswith("__")}
+    body = {name: member for name, member in members.items() if hasattr(of, name)} | {
+        "__module__": __name__,
+        "__doc__": docstring_of(of),
+        "__init__": constructor_of(of),
+        "OF": of,
+        "arg_constraints": allowed,
+        "reparametrized_params": list(allowed),
+        "support": space_of(of).support,
+    }
+    return types.new_class(of.__name__, (OfClass,), exec_body=lambda space: space.update(body))
+
+
+def register_divergence(p: Any, of: type[base.Parametric], q: Any, other: type[base.Parametric]) -> None:
+    """Register the divergence of two classes for NumPyro, if those of the package with their parameters have one."""
+    function = getattr(of, "kl_divergence", None)
+    if function is None or not issubclass(other, typing.get_type_hints(function)["other"]):
+        return
+
+    @kl_divergence.register(p, q)
+    def kl_divergence_of(p: Distribution, q: Distribution) -> jax.Array:
+        """Return the mean of log(p / q) under `p`, in nats."""
+        divergence: jax.Array = with_parameters_of(p, of).kl_divergence(with_parameters_of(q, other))
+        return divergence
+
+
+for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+    importlib.import_module(module.name)
+MADE = {each.__name__: made_from(each) for each in sorted(classes(base.Parametric), key=lambda of: of.__name__)}
+globals().update(MADE)
+__all__ += list(MADE)
+COMPARED = [(cls, cls.OF) for cls in MADE.values()]
+COMPARED += [(theirs, of) for _, of in COMPARED if (theirs := counterpart_of(of))]
+for one, another in itertools.product(COMPARED, repeat=2):
+    if issubclass(one[0], OfClass) or issubclass(another[0], OfClass):
+        register_divergence(*one, *another)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Tell type checkers that the classes exist. NumPyro has no annotations, so that they have no types either."""
 
 
 def __dir__() -> list[str]:

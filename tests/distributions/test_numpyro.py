@@ -1,8 +1,11 @@
 """Test the NumPyro distributions against the classes of the package, and in inference with a known answer."""
 
 import functools
+import inspect
 import itertools
 import math
+import pickle
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +24,11 @@ from numpyro.distributions.batch_util import promote_batch_shape, vmap_over  # n
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO  # noqa: E402
 from numpyro.infer.reparam import CircularReparam  # noqa: E402
 
-from jax_von_mises.numpyro import (  # noqa: E402
-    Cardioid,
-    CosineBivariateVonMises,
-    SineBivariateVonMises,
-    VonMises,
-    VonMisesFisher,
-    WrappedCauchy,
-    WrappedNormal,
-)
+from jax_von_mises import numpyro as module  # noqa: E402
+from jax_von_mises.distributions import base  # noqa: E402
+from jax_von_mises.numpyro import SineBivariateVonMises, VonMises, VonMisesFisher, WrappedNormal  # noqa: E402
 from tests import reference  # noqa: E402
+from tests.distributions.conformance.examples import EXAMPLES, VALUES, public_classes  # noqa: E402
 
 more, slow = pytest.mark.more, pytest.mark.slow
 # Locations on both sides of 0, near and at the end of the support, and full turns away.
@@ -38,19 +36,19 @@ LOCS = np.float32([0.0, 0.5, -3.1, math.pi, 7.0, -100.0])[:, None]
 CONCENTRATIONS = np.float32([0.0, 0.3, 2.0, 50.0])
 # Error of a float32 probability: that of the angle, 2^-21 for sums near 2 pi, times the largest density here, 2.8.
 PROBABILITY_ERROR = 1.5e-6
-AXIS = np.float32([1, 0, 0])
-# Parameters of each class, the last of which is a batch of two, and invalid values of some.
-CLASSES = {
-    VonMises: ((0.5, np.float32([2.0, 0.0])), {"loc": np.inf, "concentration": -1.0}),
-    WrappedCauchy: ((0.5, np.float32([0.3, 0.9])), {"rho": 1.5}),
-    Cardioid: ((0.5, np.float32([0.3, 0.1])), {"rho": 0.6}),
-    WrappedNormal: ((0.5, np.float32([0.8, 2.0])), {"scale": -1.0}),
-    VonMisesFisher: ((AXIS, np.float32([4.0, 0.0])), {"concentration": -1.0, "mean_direction": 2 * AXIS}),
-    SineBivariateVonMises: ((0.5, -1.0, 5.0, 6.0, np.float32([3.0, -7.0])), {"phi_concentration": np.float32(-1)}),
-    CosineBivariateVonMises: ((0.5, -1.0, 5.0, 6.0, np.float32([3.0, -7.0])), {"psi_loc": 4.0}),
-}
-MARKS = {VonMises: (), VonMisesFisher: (), WrappedCauchy: more, Cardioid: more}
+CLASSES = [getattr(module, name) for name in module.__all__]
+OF_ONE_ANGLE = [cls for cls in CLASSES if cls.support is constraints.circular]
+MARKS = {VonMises: (), VonMisesFisher: ()} | dict.fromkeys(OF_ONE_ANGLE[:1], more)
 each_class = pytest.mark.parametrize("cls", [pytest.param(cls, marks=MARKS.get(cls, slow)) for cls in CLASSES])
+
+
+def parameters(cls, *elements):
+    """Return the parameters of the elements of the batch of the class's example, with vectors of length 1."""
+    example, found = EXAMPLES[cls.__name__], {}
+    for name, x in example.parameters().items():
+        length = np.linalg.norm(x, axis=-1, keepdims=True) if x.ndim > 1 else np.float32(1)
+        found[name] = (x / length)[elements[0] if len(elements) == 1 else list(elements)]
+    return found
 
 
 def circle(count=4096):
@@ -86,31 +84,79 @@ def test_declarations():
     assert VonMises.infer_shapes((2, 1), (3,)) == ((2, 3), ())
 
 
+def test_each_class_has_one():
+    assert set(module.__all__) == {of.__name__ for of in public_classes()} == {cls.OF.__name__ for cls in CLASSES}
+    # A new rule for parameters needs NumPyro's name for it.
+    assert module.CONSTRAINTS.keys() == base.RULES.keys()
+    docs = Path(module.__file__).parents[1] / "docs"
+    reference, overview = ((docs / page).read_text(encoding="utf-8") for page in ("api-extras.md", "functions.md"))
+    for name in module.__all__:
+        assert f".. autoclass:: {name}\n" in reference
+        assert f"`{name}`" in overview or f".{name}`" in overview
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_class(cls):
+    """Constructor, docstring, members and support follow from the class of the package, and instances are pickled."""
+    ours, theirs = (inspect.signature(each).parameters for each in (cls, cls.OF))
+    assert list(ours) == list(theirs)
+    for one, other in zip(ours.values(), theirs.values(), strict=True):
+        assert one.kind is other.kind
+        assert one.default is (None if one.name == "validate_args" or other.default is ... else other.default)
+    for text in (*ours, cls.OF.__doc__.splitlines()[0], "NumPyro"):
+        assert text in cls.__doc__
+    assert cls.__doc__.count("Parameters\n-----") == cls.__doc__.count("validate_args :") == 1
+    for name in ("mean", "mode", "variance", "entropy", "cdf", "icdf"):
+        assert (name in vars(cls)) == hasattr(cls.OF, name)
+    distribution = cls(**parameters(cls, 0), validate_args=True)
+    assert isinstance(distribution, dist.Distribution)
+    assert distribution.support.event_dim == len(distribution.event_shape)
+    assert cls(*parameters(cls, 0).values()).batch_shape == ()
+    copied = pickle.loads(pickle.dumps(distribution))
+    assert type(copied) is cls
+    assert jax.tree.structure(copied) == jax.tree.structure(distribution)
+    batch = jax.vmap(lambda given: cls(**given))(parameters(cls, 0, 1))
+    assert promote_batch_shape(batch).batch_shape == (2,)
+    axes = vmap_over(batch, **dict.fromkeys(cls.arg_constraints, 0))
+    assert jax.eval_shape(jax.vmap(lambda one: one.mean, (axes,)), batch).shape == (2, *distribution.event_shape)
+    with pytest.raises(TypeError, match=f"{cls.__name__}: missing a required argument: .* The arguments are "):
+        cls()
+    if not hasattr(cls.OF, "kl_divergence"):
+        with pytest.raises(NotImplementedError):
+            kl_divergence(distribution, distribution)
+
+
 @each_class
 def test_results_are_those_of_the_package(cls, key):
     """Draws, densities and summaries of a batch, and shapes and values of larger ones."""
-    parameters = CLASSES[cls][0]
-    one, other = cls(*parameters), cls.OF(*parameters)
+    # The last parameter alone has a batch.
+    last = list(parameters(cls, 0))[-1]
+    given = parameters(cls, 0) | {last: parameters(cls, 0, 1)[last]}
+    one, other = cls(**given), cls.OF(**given)
+    second = parameters(cls, 1)
     event = other.event_shape
     assert (one.batch_shape, one.event_shape) == ((2,), event)
-    assert len(jax.tree.leaves(one)) == len(parameters)
+    assert len(jax.tree.leaves(one)) == len(given)
     assert one.has_rsample
     assert one.reparametrized_params == list(one.arg_constraints)
 
     @jax.jit
     def evaluated(one, other):
         found, wanted = (
-            {"draws": x, "log_prob": each.log_prob(x), "entropy": each.entropy()}
+            {"draws": x, "log_prob": each.log_prob(x)}
             for each, x in ((one, one.sample(key, (8,))), (other, other.sample(key, (8,))))
         )
-        for name in ("mean", "mode", "variance"):
-            if hasattr(type(one), name) and hasattr(other, name):
-                found[name], wanted[name] = getattr(one, name), getattr(other, name)()
+        for name in ("mean", "mode", "variance", "entropy"):
+            if hasattr(other, name):
+                result = getattr(one, name)
+                found[name], wanted[name] = result() if callable(result) else result, getattr(other, name)()
+        if hasattr(other, "kl_divergence") and event:  # for one angle, see test_kl_divergence_of_other_angles
+            found["kl"], wanted["kl"] = kl_divergence(one, cls(**second)), other.kl_divergence(cls.OF(**second))
         wide = one.expand((3, 2))
         return found, wanted, wide.sample(key, (8,)), wide.log_prob(found["draws"][:, None])
 
     found, wanted, wide, log_prob = evaluated(one, other)
-    assert found.keys() >= {"draws", "log_prob", "entropy", "mean"}
+    assert found.keys() >= {"draws", "log_prob", "mean"}
     for name, value in found.items():
         assert value.dtype == np.float32
         np.testing.assert_allclose(value, wanted[name], err_msg=name)
@@ -168,17 +214,21 @@ def test_vmap(key):
 @pytest.mark.parametrize("cls", CLASSES)
 def test_validation_of_parameters(cls):
     """Ours raise, also inside jit if a parameter is known, and not if it is traced, as NumPyro's own classes do."""
-    parameters, invalid = CLASSES[cls]
-    names = [parameter.name for parameter in cls.OF.PARAMETERS]
-    for name, value in invalid.items():
-        bad = [value if name == each else good for each, good in zip(names, parameters, strict=True)]
+    good = parameters(cls, 0)
+    invalid = {name: VALUES[rule][1][-1] + 0 * good[name] for name, rule in EXAMPLES[cls.__name__].rules.items()}
+    # NumPyro's constraints are narrower than the rules.
+    narrower = {"psi_loc": np.float32(4), "mean_direction": 2 * good.get("mean_direction", 0)}
+    for name, value in [*invalid.items(), *narrower.items()]:
+        if name not in good:
+            continue
+        bad = good | {name: value}
         message = f"{cls.__name__} distribution got invalid {name} parameter"
         with pytest.raises(ValueError, match=message):
-            cls(*bad, validate_args=True)
+            cls(**bad, validate_args=True)
         with pytest.raises(ValueError, match=message):
-            jax.jit(lambda bad=bad: cls(*bad, validate_args=True).mean)()
-        assert jax.eval_shape(lambda bad: cls(*bad, validate_args=True).mean, bad) is not None
-        assert jax.eval_shape(lambda bad=bad: cls(*bad, validate_args=False).mean) is not None
+            jax.jit(lambda bad=bad: cls(**bad, validate_args=True).mean)()
+        assert jax.eval_shape(lambda bad: cls(**bad, validate_args=True).mean, bad) is not None
+        assert jax.eval_shape(lambda bad=bad: cls(**bad, validate_args=False).mean) is not None
 
 
 def test_validation_of_values():
@@ -350,15 +400,16 @@ def test_kl_divergence(classes):
 def test_kl_divergence_of_other_angles():
     """It is registered between all distributions of one angle, and broadcasts their batches."""
     x = np.float32(circle())
-    distributions = VonMises(0.3, 2.0), WrappedCauchy(2.5, 0.6), Cardioid(-3.0, 0.4), WrappedNormal(1.0, 0.8)
-    for p, q in itertools.product(distributions, repeat=2):
+    first = [cls(**parameters(cls, 0)) for cls in OF_ONE_ANGLE]
+    second = [cls(**parameters(cls, 1)) for cls in OF_ONE_ANGLE] + [dist.VonMises(1.0, 2.0)]
+    for p, q in [*itertools.product(first, second), *itertools.product(second[-1:], first)]:
         log_p, log_q = (np.float64(each.log_prob(x)) for each in (p, q))
         expected = np.mean(2 * np.pi * np.exp(log_p) * (log_p - log_q))
         np.testing.assert_allclose(kl_divergence(p, q), expected, rtol=1e-5, atol=1e-6)
     p = WrappedNormal(np.float32([0.0, 1.0]), 0.5)
-    found = kl_divergence(p, WrappedCauchy(np.float32([[0.5], [1.0], [2.0]]), 0.5))
+    found = kl_divergence(p, VonMises(np.float32([[0.5], [1.0], [2.0]]), 0.5))
     assert found.shape == (3, 2)
-    np.testing.assert_allclose(found[2, 1], kl_divergence(WrappedNormal(1.0, 0.5), WrappedCauchy(2.0, 0.5)), rtol=1e-5)
+    np.testing.assert_allclose(found[2, 1], kl_divergence(WrappedNormal(1.0, 0.5), VonMises(2.0, 0.5)), rtol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------- inference
