@@ -43,6 +43,7 @@ __all__ = [
     "SineBivariateVonMises",
     "SineSkewed",
     "Torus",
+    "TruncatedVonMises",
     "VonMises",
     "VonMisesFisher",
     "WrappedCauchy",

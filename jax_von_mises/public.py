@@ -11,6 +11,7 @@ from jax_von_mises.distributions.symmetric import Cardioid as Cardioid
 from jax_von_mises.distributions.symmetric import WrappedCauchy as WrappedCauchy
 from jax_von_mises.distributions.symmetric import WrappedNormal as WrappedNormal
 from jax_von_mises.distributions.torus import Torus as Torus
+from jax_von_mises.distributions.truncated import TruncatedVonMises as TruncatedVonMises
 from jax_von_mises.distributions.von_mises import VonMises as VonMises
 from jax_von_mises.functions.fitting import fit as fit
 from jax_von_mises.functions.fitting import standard_errors as standard_errors

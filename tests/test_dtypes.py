@@ -200,6 +200,7 @@ def narrow(dtype):
         "WrappedCauchy": jvm.WrappedCauchy(of(0.3), of(0.5)),
         "Cardioid": jvm.Cardioid(of(0.3), of(0.3)),
         "WrappedNormal": jvm.WrappedNormal(of(0.3), of(0.7)),
+        "TruncatedVonMises": jvm.TruncatedVonMises(*map(of, (0.3, 4, 0.2, 1.5))),
         "SineSkewed": jvm.SineSkewed(jvm.WrappedNormal(of(0.3), of(0.7)), of(0.5)),
         "CircularDistribution": jvm.CircularDistribution(lambda x, k: k * jnp.cos(x), of(2)),
     }

@@ -246,6 +246,9 @@ class OfAngles(Distribution):
     Names of TFP and of SciPy stand for the same methods.
     """
 
+    SYMMETRIC: ClassVar[bool] = True
+    """Whether densities can be symmetric about the mean."""
+
     def log_cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return the logarithm of `cdf`."""
         return jnp.log(self.cdf(value, start=start))

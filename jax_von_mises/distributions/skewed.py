@@ -60,6 +60,7 @@ class SineSkewed(OfDensity):
 
     distribution: OfAngles
     skewness: ArrayLike
+    SYMMETRIC = False
 
     def __init__(self, distribution: OfAngles, skewness: ArrayLike, *, validate_args: bool = False) -> None:
         if not of_one_angle(distribution):
@@ -67,8 +68,9 @@ class SineSkewed(OfDensity):
                 f"SineSkewed: distribution={arguments.safe_repr(distribution)} must be a distribution of one "
                 "angle, such as a VonMises."
             )
-        if isinstance(distribution, SineSkewed):
-            raise TypeError("SineSkewed: distribution is a SineSkewed, which is not symmetric. Skew its distribution.")
+        if not distribution.SYMMETRIC:
+            kind = type(distribution).__name__
+            raise TypeError(f"SineSkewed: distribution is a {kind}, which is not symmetric about its mean.")
         object.__setattr__(self, "distribution", distribution)
         object.__setattr__(self, "skewness", arguments.parameter("SineSkewed", "skewness", skewness))
         ndim = len(self.batch_shape)  # raises ValueError if shapes do not broadcast

@@ -5,7 +5,6 @@ import inspect
 import itertools
 import math
 import pickle
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -88,11 +87,6 @@ def test_each_class_has_one():
     assert set(module.__all__) == {of.__name__ for of in public_classes()} == {cls.OF.__name__ for cls in CLASSES}
     # A new rule for parameters needs NumPyro's name for it.
     assert module.CONSTRAINTS.keys() == base.RULES.keys()
-    docs = Path(module.__file__).parents[1] / "docs"
-    reference, overview = ((docs / page).read_text(encoding="utf-8") for page in ("api-extras.md", "functions.md"))
-    for name in module.__all__:
-        assert f".. autoclass:: {name}\n" in reference
-        assert f"`{name}`" in overview or f".{name}`" in overview
 
 
 @pytest.mark.parametrize("cls", CLASSES)

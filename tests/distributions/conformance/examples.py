@@ -27,6 +27,9 @@ VALUES = {
     "length": ([0.3, 0.9, 0.6], [np.nan, 1.5, -0.1]),
     "half length": ([0.3, 0.1, 0.45], [np.nan, 0.6, -0.1]),
     "share": ([0.3, -0.8, 0.9], [np.nan, 1.1, -1.1]),
+    # The ends of arcs, at places where the circle is divided into 64 bins; the second arc crosses pi.
+    "low": (np.pi * np.array([-20, 25, -30]) / 32, [np.nan, np.inf]),
+    "high": (np.pi * np.array([5, 45, 31]) / 32, [np.nan, -np.inf]),
     "direction": ([[1.0, 2.0, 2.0, -1.0], [-0.2, 0.1, 0.3, 0.5], [3.0, 0.0, -4.0, 1.0]], [np.nan, 0.0]),
     "natural": ([[0.6, -0.5, 0.3], [-0.1, 0.2, 0.1], [3.0, 4.0, -5.0]], [np.nan, np.inf]),
     "logits": ([[0.0, 1.0], [-2.0, 0.5], [3.0, 2.5]], [np.nan, np.inf]),
@@ -93,7 +96,7 @@ def public_classes() -> list[type[Parametric]]:
 def plain(kind: type[Parametric]) -> Example:
     """Return the example of a class."""
     listed: tuple[Parameter, ...] = kind.PARAMETERS
-    rules = {each.name: each.values for each in listed}
+    rules = {each.name: each.name if each.name in VALUES else each.values for each in listed}
     dimension = 4 if "mean_rotation" in rules else 3
     return Example(kind.__name__, kind, rules, dimension)
 
@@ -147,9 +150,9 @@ def examples() -> dict[str, Example]:
         {"k": "finite", "m": "real"},
         batched=False,
     )
-    of_one_angle = [each for each in classes if each.make(**each.one()).event_shape == ()]
+    symmetric = [each for each in classes if getattr(each.make, "SYMMETRIC", False)]
     listed = classes + [natural(kind) for kind in public_classes() if hasattr(kind, "from_natural")] + [density]
-    listed += map(skewed, [*of_one_angle, density])
+    listed += map(skewed, [*symmetric, density])
     torus = paired(plain(VonMises), "Torus", lambda **given: Torus(VonMises(**given)), {})
     mixtures = [mixed(each) for each in classes if issubclass(each.make, typing.get_args(em.Components))]
     listed += [torus, mixed(torus), *mixtures, skewed(mixed(plain(VonMises)))]
