@@ -117,7 +117,7 @@ class Mixture(OfDensity):
         object.__setattr__(self, "components", components)
 
     def __getattribute__(self, name: str) -> Any:
-        """Return an attribute, but not a method that components of this class have not."""
+        """Return an attribute, but no method that needs what the components lack."""
         if name in OF_ONE_ANGLE and getattr(object.__getattribute__(self, "components"), "event_shape", None):
             raise self._no(name)
         if name in OF_MEANS and not hasattr(object.__getattribute__(self, "components"), "_unit_means"):
@@ -315,8 +315,8 @@ class Mixture(OfDensity):
             Angles in radians. For `Torus` and pairs of angles, the last axis holds the angles of a point. For
             `VonMisesFisher`, it holds the components of a vector, of which only the direction is used.
         components : class or Mixture
-            `VonMises`, `VonMisesFisher`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number`
-            components of that class from several random starts, or a mixture to start from.
+            A class such as `VonMises`, `Torus`, `VonMisesFisher` or `SineBivariateVonMises`, to fit `number` components
+            of it from several random starts, or a mixture of one to start from. The error for another class names all.
         weights : array, optional
             Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles, or is
             one-dimensional along a single `axis`. A sample of weight 0 is ignored, also NaN and zero vectors. Weights

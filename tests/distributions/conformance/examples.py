@@ -149,6 +149,7 @@ def examples() -> dict[str, Example]:
     listed = classes + [natural(kind) for kind in public_classes() if hasattr(kind, "from_natural")] + [density]
     listed += map(skewed, [*of_one_angle, density])
     torus = paired(plain(VonMises), "Torus", lambda **given: Torus(VonMises(**given)), {})
+    # Mixtures of the others differ from those of `WrappedCauchy` only in the formulas of the components.
     mixtures = [mixed(each) for each in classes if each.name not in ("Cardioid", "WrappedNormal")]
     listed += [torus, mixed(torus), *mixtures, skewed(mixed(plain(VonMises)))]
     return {each.name: each for each in listed}
