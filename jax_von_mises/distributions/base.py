@@ -41,6 +41,7 @@ ORDER = "points of several dimensions have no order. Use log_prob"
 # Why a distribution has no method of this name. Others may be missing because they have no formula.
 MISSING = {
     "kl_divergence": "it has no formula here. Average log_prob(x) - other.log_prob(x) over draws",
+    "mean": "it has no formula here",
     "mode": "it has no formula here. Maximise log_prob",
     "entropy": "it has no formula here. Average -log_prob(x) over draws",
     "standard_errors": "it has no formula here. Fit bootstrap samples",
@@ -103,7 +104,8 @@ class Parameter(NamedTuple):
 class Distribution(ByValue):
     """Base class of all distributions: frozen pytrees with methods named as in NumPyro, TFP and SciPy.
 
-    Subclasses define `batch_shape`, `event_shape`, `dtype`, `log_prob` and `_drawn_by`.
+    Subclasses define `batch_shape`, `event_shape`, `dtype`, `log_prob` and `_drawn_by`. With `_unit_means`, mixtures of
+    them have a mean, and with `CLUSTERING`, an `em.Clustering`, mixtures can be fitted.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -241,7 +243,7 @@ def of_one_angle(value: object) -> bool:
 
 
 class OfAngles(Distribution):
-    """Base class of distributions of one angle, which define `cdf`, `sf`, `icdf`, `mean_resultant_length`, `variance`.
+    """Base class of distributions of one angle, which define `cdf`, `sf`, `icdf`, `variance` and `moment`.
 
     Names of TFP and of SciPy stand for the same methods.
     """
@@ -275,6 +277,15 @@ class OfAngles(Distribution):
         """Return the circular standard deviation in radians, the square root of -2 log `mean_resultant_length`."""
         variance: jax.Array = self.variance()
         return jnp.sqrt(-2 * jnp.log1p(-variance))
+
+    def _unit_means(self) -> tuple[jax.Array, ...]:
+        """Return the mean cosine and sine.
+
+        Distributions of several angles have the same method, and return both for each angle. Those of vectors return
+        their mean alone.
+        """
+        mean = self.moment(1)
+        return mean.real.astype(self.dtype), mean.imag.astype(self.dtype)
 
 
 class Parametric(Distribution):

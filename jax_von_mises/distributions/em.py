@@ -13,21 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy import special
+from jax.typing import ArrayLike
 
 from jax_von_mises.distributions import pairs_fit
-from jax_von_mises.distributions.pairs import BivariateVonMises
 from jax_von_mises.distributions.pairs_fit import Array, Kind, kept, turns_removed
-from jax_von_mises.distributions.sphere import VonMisesFisher
-from jax_von_mises.distributions.torus import Torus
-from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions.samples import HostSets, power_of_two, total
 from jax_von_mises.numerics import bessel, xla
 from jax_von_mises.numerics.circle import deviation
 from jax_von_mises.numerics.density import log_density
 from jax_von_mises.numerics.pairs import moments
 from jax_von_mises.numerics.sphere import moments as sphere
-
-Components = VonMises | Torus | BivariateVonMises | VonMisesFisher
 
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
@@ -202,7 +197,7 @@ class Clusters:
     of_concentrations: ClassVar[Any]
     """The index of the concentrations in `parameters` (sets, j, ...)."""
 
-    def completed(self, parameters: Array, largest: float) -> Array:
+    def completed(self, parameters: Array, largest: float, dtype: np.dtype) -> Array:
         """Return `parameters` of a start, with concentrations up to `largest`, which are equal if they are tied."""
         parameters, place = parameters.copy(), self.of_concentrations
         if self.tied:
@@ -275,6 +270,17 @@ class Directions(Clusters):
         return np.append(mean / r if r > 0 else place, k)
 
 
+def angles_of(caller: str, samples: ArrayLike, pairs: bool = False) -> int:
+    """Return the length of the last axis of checked samples, which holds the angles of a point."""
+    shape: tuple[int, ...] = np.shape(samples)
+    if not shape or not shape[-1] or (pairs and shape[-1] != 2):
+        raise ValueError(
+            f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
+            f"{', phi and psi' if pairs else ''}."
+        )
+    return shape[-1]
+
+
 def chords_of_angles(x: Array, places: Array) -> Array:
     """Return the sums (t, n) over all angles of 1 - cos of the differences of samples (n, d) and places (t, d)."""
     apart: Array = np.sum(2 * np.sin(0.5 * (x - places[:, None])) ** 2, -1)
@@ -286,8 +292,11 @@ class Dependent:
 
     empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
 
-    def __init__(self, kind: Kind, dtype: np.dtype) -> None:
-        self.kind, self.dtype = kind, dtype
+    def __init__(self, kind: Kind, caller: str, samples: ArrayLike, tied: bool) -> None:
+        if tied:
+            raise ValueError(f"{caller}: tied=True is not supported for pairs of angles. Leave it out.")
+        angles_of(caller, samples, pairs=True)
+        self.kind = kind
 
     def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
         """Go over the data."""
@@ -325,15 +334,30 @@ class Dependent:
         k, r = np.full(number, RANDOM_CONCENTRATION), LARGEST_RANDOM_CORRELATION * correlation
         return np.stack([np.pi * phi, np.pi * psi, k, k, r], 1)
 
-    def completed(self, parameters: Array, largest: float) -> Array:
+    def completed(self, parameters: Array, largest: float, dtype: np.dtype) -> Array:
         """Append `pairs_fit.cumulants` to parameters (sets, j, 5) of a start, after scaling them down to `largest`."""
         flat = parameters.reshape(-1, 5).copy()
         flat[:, 2:] *= np.minimum(largest / np.maximum(np.abs(flat[:, 2:]).max(1, keepdims=True), largest), 1)
-        known = pairs_fit.known_of(self.kind, flat[:, 2:], self.dtype)
+        known = pairs_fit.known_of(self.kind, flat[:, 2:], dtype)
         return np.concatenate([flat, known], 1).reshape(*parameters.shape[:-1], 21)
 
 
 Family = Independent | Directions | Dependent
+
+
+class Clustering(NamedTuple):
+    """How `Mixture.fit` treats a class of distributions, whose attribute `CLUSTERING` it is."""
+
+    family: Callable[[str, ArrayLike, bool], Family]
+    """Returns the family for a caller, checked samples and `tied`, or raises ValueError."""
+    parameters: Callable[[Any], Array]
+    """Returns the parameters (..., j, ...) in float64, from broadcast distributions with a batch (..., j)."""
+    distribution: Callable[[Any, Array], Any]
+    """Returns distributions of the class, from the class and the parameters (..., j, ...)."""
+    event_ndim: int = 1
+    """How many last axes of the samples belong to one of them."""
+    directions: bool = False
+    """Whether the samples are vectors, of which only the directions count, and not angles."""
 
 
 class Data(NamedTuple):
@@ -437,7 +461,7 @@ def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: in
         start = seed(data.family, generator, number, x, share) if others is None else Terms(equal, others)
         found.append(start)
     log_weights, parameters = map(np.stack, zip(*found, strict=True))
-    return Terms(log_weights, data.family.completed(parameters, data.largest))
+    return Terms(log_weights, data.family.completed(parameters, data.largest, np.dtype(data.x.dtype)))
 
 
 def fit(

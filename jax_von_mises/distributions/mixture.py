@@ -1,4 +1,4 @@
-"""Define `Mixture`, a mixture of distributions of angles, points on a torus or directions, and fit it to data.
+"""Define `Mixture`, a mixture of distributions of one class, and fit it to data.
 
 `Mixture` is a frozen pytree. Its methods call those of the components, and have their accuracy, derivatives and errors.
 """
@@ -19,19 +19,15 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions import em, pairs_fit
+from jax_von_mises.distributions import em
 from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import Distribution, OfAngles, as_leaf
-from jax_von_mises.distributions.pairs import BivariateVonMises
+from jax_von_mises.distributions.pairs_fit import Array
 from jax_von_mises.distributions.pytrees import pytree
-from jax_von_mises.distributions.sphere import VonMisesFisher
-from jax_von_mises.distributions.torus import Torus, last_axis, shape_of_components
-from jax_von_mises.distributions.von_mises import VonMises
+from jax_von_mises.distributions.torus import last_axis, shape_of_components
 from jax_von_mises.functions import von_mises
 from jax_von_mises.functions.samples import HostSets, WeightedSets, loop_on_host, warn_of_degrees
-from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import largest_angle
-from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling.mixture import mixture_of
 from jax_von_mises.sampling.request import Family
@@ -41,15 +37,16 @@ from jax_von_mises.sampling.request import Family
 UNROLLED = 16
 # Most steps of `quantile`. Each halves the bracket or the step, so that twice the number of a float's bits is enough.
 MOST_STEPS = 128
-# Methods that mixtures have only if their components are distributions of one angle.
-OF_ONE_ANGLE = {name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")}
-OF_ONE_ANGLE -= {"mean", "mean_resultant_length", "variance"}
+# Methods that mixtures have only if the components have means of unit vectors, and others that they have only if the
+# components are distributions of one angle.
+OF_MEANS = {"mean", "mean_resultant_length", "variance"}
+OF_ONE_ANGLE = {name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")} - OF_MEANS
 
 
 @pytree("logits", "components")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Mixture(OfDensity):
-    r"""A mixture :math:`\sum_j w_j p_j` of von Mises, `Torus`, bivariate von Mises or von Mises-Fisher distributions.
+    r"""A mixture :math:`\sum_j w_j p_j` of distributions of one class.
 
     A frozen pytree of `logits` and `components`. Accuracy, derivatives, dtypes and the results for invalid parameters
     (NaN) are those of the components. Draws have derivatives with respect to the parameters of the component that was
@@ -64,8 +61,9 @@ class Mixture(OfDensity):
     probs : array
         The weights, 0 or more, instead of their logarithms; they are divided by their sum. Give either `logits` or
         `probs`. In both cases, the attribute `logits` holds logarithms.
-    components : VonMises, VonMisesFisher, Torus, SineBivariateVonMises or CosineBivariateVonMises
-        The distributions, along the last axis of their batch, which broadcasts with the weights.
+    components : distribution
+        The distributions, along the last axis of their batch, which broadcasts with the weights: any distribution of
+        this package that can have a batch, such as `VonMises`, but not another mixture.
     validate_args : bool
         Raise ValueError for `probs` that are negative or not finite, for `logits` that are NaN or inf, and for weights
         that are all 0, if the values are known. Otherwise, and under a transformation, such weights give NaN. The
@@ -88,14 +86,14 @@ class Mixture(OfDensity):
     """
 
     logits: jax.Array
-    components: em.Components
+    components: Distribution
 
     def __init__(
         self,
         *,
         logits: ArrayLike | EllipsisType | None = ...,
         probs: ArrayLike | None = None,
-        components: em.Components | EllipsisType = ...,
+        components: Distribution | EllipsisType = ...,
         validate_args: bool = False,
     ) -> None:
         # `...` marks an argument that was not given, since None may stand for an array in a pytree.
@@ -119,8 +117,10 @@ class Mixture(OfDensity):
         object.__setattr__(self, "components", components)
 
     def __getattribute__(self, name: str) -> Any:
-        """Return an attribute; mixtures of points and directions have no methods of distributions of one angle."""
+        """Return an attribute, but no method that needs what the components lack."""
         if name in OF_ONE_ANGLE and getattr(object.__getattribute__(self, "components"), "event_shape", None):
+            raise self._no(name)
+        if name in OF_MEANS and not hasattr(object.__getattribute__(self, "components"), "_unit_means"):
             raise self._no(name)
         return super().__getattribute__(name)
 
@@ -180,9 +180,9 @@ class Mixture(OfDensity):
         """Return the logarithm of each term w_j p_j of the density at `value`, along a new last axis."""
         return em.log_of_term(self.log_weights(), self._each(caller, self._weighted().log_prob, value))
 
-    def _weighted(self) -> em.Components:
+    def _weighted(self) -> Distribution:
         """Return the components, with the parameters of those of weight 0 replaced, since they may be NaN."""
-        components: em.Components = weighted(self.broadcast())
+        components: Distribution = weighted(self.broadcast())
         return components
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
@@ -256,17 +256,13 @@ class Mixture(OfDensity):
 
         For directions, return the mean vector, as `VonMisesFisher.mean` does.
         """
-        if isinstance(self.components, VonMisesFisher):
-            weights, vectors = em.promote_and_broadcast(self.probs[..., None], self._weighted().mean())
-            return jnp.sum(weights * jnp.where(weights == 0, 0, vectors), -2)
-        cosine, sine = self._resultant()
-        return von_mises.mean(jnp.arctan2(sine, cosine), 1.0)
+        means = self._unit_means()
+        return means[0] if len(means) == 1 else von_mises.mean(jnp.arctan2(*reversed(means)), 1.0)
 
     def mean_resultant_length(self) -> jax.Array:
         """Return the length of the mean of (cos x, sin x), for each angle of a point, or of the mean vector."""
-        if isinstance(self.components, VonMisesFisher):
-            return jnp.sqrt(jnp.sum(jnp.square(self.mean()), -1))
-        return jnp.hypot(*self._resultant())
+        means = self._unit_means()
+        return jnp.sqrt(jnp.sum(jnp.square(means[0]), -1)) if len(means) == 1 else jnp.hypot(*means)
 
     def variance(self) -> jax.Array:
         """Return the circular variance of each angle, or that of directions, 1 - `mean_resultant_length`.
@@ -274,7 +270,7 @@ class Mixture(OfDensity):
         For components of one angle, it is a sum of positive terms, without cancellation. For others, the absolute error
         is 2 ulp of 1.
         """
-        if not isinstance(self.components, VonMises):
+        if self.event_shape:
             return jnp.maximum(1 - self.mean_resultant_length(), 0)
         components = self._weighted()
         half = jnp.sin(0.5 * (components.mean() - self.mean()[..., None]))
@@ -282,21 +278,19 @@ class Mixture(OfDensity):
         terms = within + (1 - within) * (2 * half * half)
         return jnp.sum(weights * jnp.where(weights == 0, 0, terms), -1)
 
-    def _resultant(self) -> tuple[jax.Array, jax.Array]:
-        """Return the mean cosine and sine of each angle."""
+    def _unit_means(self) -> tuple[jax.Array, ...]:
         weights = self.probs
         weights = weights.reshape(weights.shape + (1,) * len(self.event_shape))
-        weights, cosine, sine = em.promote_and_broadcast(weights, *resultant(self._weighted()))
+        weights, *means = em.promote_and_broadcast(weights, *self._weighted()._unit_means())
         axis = -1 - len(self.event_shape)
-        sine, cosine = (jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in (sine, cosine))
-        return cosine, sine
+        return tuple(jnp.sum(weights * jnp.where(weights == 0, 0, each), axis) for each in means)
 
     @classmethod
     @loop_on_host("Mixture.fit")
     def fit(
         cls,
         samples: ArrayLike,
-        components: "type[em.Components] | Mixture",
+        components: "type[Distribution] | Mixture",
         weights: ArrayLike | None = None,
         axis: int | Sequence[int] | None = None,
         *,
@@ -321,8 +315,8 @@ class Mixture(OfDensity):
             Angles in radians. For `Torus` and pairs of angles, the last axis holds the angles of a point. For
             `VonMisesFisher`, it holds the components of a vector, of which only the direction is used.
         components : class or Mixture
-            `VonMises`, `VonMisesFisher`, `Torus`, `SineBivariateVonMises` or `CosineBivariateVonMises`, to fit `number`
-            components of that class from several random starts, or a mixture to start from.
+            A class such as `VonMises`, `Torus`, `VonMisesFisher` or `SineBivariateVonMises`, to fit `number` components
+            of it from several random starts, or a mixture of one to start from. The error for another class names all.
         weights : array, optional
             Weight of each sample, 0 or more; broadcasts with `samples` without the axis of a point's angles, or is
             one-dimensional along a single `axis`. A sample of weight 0 is ignored, also NaN and zero vectors. Weights
@@ -379,16 +373,16 @@ class Mixture(OfDensity):
         """
         caller = "Mixture.fit"
         start = components if isinstance(components, Mixture) else None
-        kind: type[em.Components] = kind_of(components.components) if isinstance(components, Mixture) else components
+        kind = says_how_to_fit(type(start.components) if start is not None else components)
         if isinstance(samples, type | Mixture):
             raise TypeError(
                 f"{caller}: samples={arguments.safe_repr(samples)} must be an array of angles. The samples come first: "
                 "Mixture.fit(samples, components, ...)."
             )
-        if start is None and not any(components is each for each in kinds()):
+        if kind is None or (start is None and components is not kind):
             raise TypeError(
-                f"{caller}: components={arguments.safe_repr(components)} must be one of the classes {names_of_kinds()},"
-                " or a Mixture to start from."
+                f"{caller}: components={arguments.safe_repr(components)} must be one of the classes {names_of_fitted()}"
+                ", or a Mixture of one of these to start from."
             )
         if start is None and number is None and isinstance(weights, int):
             raise TypeError(
@@ -401,35 +395,20 @@ class Mixture(OfDensity):
         counts = {name: arguments.whole_number(caller, name, value, 1, 2**31) for name, value in counts.items()}
         starts, steps = counts["starts"] if start is None else 0, counts["steps"]
         shown, tied = progress_of(caller, progress), arguments.flag(caller, "tied", tied)
-        if tied and issubclass(kind, BivariateVonMises):
-            raise ValueError(f"{caller}: tied=True is not supported for pairs of angles. Leave it out.")
         tolerance = arguments.finite_number(caller, "tolerance", tolerance)
         largest = arguments.finite_number(caller, "largest_concentration", largest_concentration, above=0)
         samples = arguments.parameter(caller, "samples", samples)
-        shape = np.shape(samples)
-        if kind is VonMisesFisher:
-            arguments.dimension(caller, "samples", samples)
-        elif kind is not VonMises and (not shape or not shape[-1] or (kind is not Torus and shape[-1] != 2)):
-            raise ValueError(
-                f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
-                f"{'' if kind is Torus else ', phi and psi'}."
-            )
+        shape, how = np.shape(samples), kind.CLUSTERING
+        family = how.family(caller, samples, tied)
         if start is not None and start.event_shape and shape[-1:] != start.event_shape:
             raise ValueError(
                 f"{caller}: samples has shape {shape}, but the components of the mixture have {start.event_shape[0]} "
-                f"{'components' if kind is VonMisesFisher else 'angles'}, which must be the length of the last axis."
+                f"{'components' if how.directions else 'angles'}, which must be the length of the last axis."
             )
-        sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=0 if kind is VonMises else 1)
-        if kind is not VonMisesFisher:
+        sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=how.event_ndim)
+        if not how.directions:
             warn_of_degrees(caller, sets.samples)
-        host = HostSets.of(caller, sets, directions=kind is VonMisesFisher)
-        family: em.Family
-        if issubclass(kind, BivariateVonMises):
-            family = em.Dependent(kind._MODEL, host.dtype)
-        elif kind is VonMisesFisher:
-            family = em.Directions(shape[-1], tied)
-        else:
-            family = em.Independent(host.x.shape[2], tied)
+        host = HostSets.of(caller, sets, directions=how.directions)
         data = few = em.Data(family, *host.on_device(), largest)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
@@ -441,7 +420,8 @@ class Mixture(OfDensity):
 
         def first(i: int) -> em.Terms:
             if start is not None:
-                return terms_of(start, sets.kept, family, largest)
+                terms = terms_of(start, sets.kept, how)
+                return terms._replace(parameters=family.completed(terms.parameters, largest, host.dtype))
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
@@ -462,64 +442,45 @@ def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Ite
     return functools.partial(tqdm, desc=caller, unit=" steps")
 
 
-def terms_of(start: Mixture, kept: tuple[int, ...], family: em.Family, largest: float) -> em.Terms:
+def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering) -> em.Terms:
     """Return a mixture as the start of each of the data sets `kept`."""
     first = start.broadcast()
-    wanted, sets = kept + first._shape()[-1:], math.prod(kept)
-    behind = len(first.batch_shape) + 1
+    wanted, behind = kept + first._shape()[-1:], len(first.batch_shape) + 1
 
-    def spread(leaf: ArrayLike) -> pairs_fit.Array:
-        event = np.shape(leaf)[behind:]
-        values: pairs_fit.Array = np.broadcast_to(np.asarray(leaf, np.float64), wanted + event)
-        return values.reshape(sets, *wanted[-1:], *event)
+    def spread(values: ArrayLike) -> Array:
+        values = np.asarray(values, np.float64)
+        event = values.shape[behind:]
+        return np.broadcast_to(values, wanted + event).reshape(math.prod(kept), wanted[-1], *event)
 
-    own, log_weights = first.components, spread(first.log_weights())
-    if isinstance(family, em.Dependent):
-        parameters = np.stack([spread(leaf) for leaf in jax.tree.leaves(own)], -1)
-    elif isinstance(own, VonMisesFisher):
-        parameters = np.concatenate([spread(own.mode()), spread(own.concentration)[..., None]], -1)
-    else:
-        angles = own.components if isinstance(own, Torus) else own
-        parts = (spread(leaf).reshape(*log_weights.shape, -1) for leaf in (angles.loc, angles.concentration))
-        parameters = np.stack(list(parts), 2)
-    return em.Terms(log_weights, family.completed(parameters, largest))
+    return em.Terms(spread(first.log_weights()), spread(how.parameters(first.components)))
 
 
-def mixture_from(kind: Any, terms: em.Terms, good: pairs_fit.Array, sets: WeightedSets) -> Mixture:
+def mixture_from(kind: Any, terms: em.Terms, good: Array, sets: WeightedSets) -> Mixture:
     """Return fitted mixtures, NaN for the data sets that are not `good`."""
-    number = terms.log_weights.shape[1]
 
-    def shaped(values: pairs_fit.Array) -> jax.Array:
+    def shaped(values: Array) -> Array:
         values = np.where(good.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan)
-        array: jax.Array = jax.device_put(values.reshape(*sets.kept, number, *values.shape[2:]).astype(sets.dtype))
-        return array
+        return values.reshape(*sets.kept, *values.shape[1:])
 
-    parameters = terms.parameters
-    components: em.Components
-    if kind is Torus:
-        components = Torus(VonMises(shaped(parameters[:, :, 0]), shaped(parameters[:, :, 1])))
-    elif kind is VonMisesFisher:
-        components = VonMisesFisher(shaped(parameters[..., :-1]), shaped(parameters[..., -1]))
-    elif kind is VonMises:
-        components = VonMises(shaped(parameters[:, :, 0, 0]), shaped(parameters[:, :, 1, 0]))
-    else:
-        components = kind(*(shaped(parameters[:, :, i]) for i in range(5)))
-    return Mixture(logits=shaped(terms.log_weights), components=components)
+    logits, parameters = map(shaped, terms)
+    found = Mixture(logits=logits, components=kind.CLUSTERING.distribution(kind, parameters))
+    mixture: Mixture = jax.tree.map(lambda leaf: jax.device_put(leaf.astype(sets.dtype)), found)
+    return mixture
 
 
-def kinds() -> tuple[type[em.Components], ...]:
-    """Return the classes of distributions that can be components."""
-    return (VonMises, VonMisesFisher, Torus, *BivariateVonMises.__subclasses__())
+def says_how_to_fit(kind: Any) -> Any:
+    """Return the class, or the base class, that says how mixtures of it are fitted; None if there is none."""
+    return next((base for base in getattr(kind, "__mro__", ()) if "CLUSTERING" in vars(base)), None)
 
 
-def kind_of(components: em.Components) -> type[em.Components]:
-    """Return the class among `kinds` of some components."""
-    return next(kind for kind in kinds() if isinstance(components, kind))
+def names_of_fitted() -> str:
+    """Return the names of the classes of which mixtures can be fitted, for a message."""
 
+    def below(kind: type) -> set[str]:
+        own = {kind.__name__} if says_how_to_fit(kind) is kind else set()
+        return own.union(*map(below, kind.__subclasses__()))
 
-def names_of_kinds() -> str:
-    """Return the names of `kinds` for a message."""
-    return " or ".join(", ".join(kind.__name__ for kind in kinds()).rsplit(", ", 1))
+    return " or ".join(", ".join(sorted(below(Distribution))).rsplit(", ", 1))
 
 
 def aligned(logits: Any, components: Any) -> tuple[Any, Any]:
@@ -532,7 +493,7 @@ def aligned(logits: Any, components: Any) -> tuple[Any, Any]:
 
 
 def check_components(components: Any) -> None:
-    """Refuse components that are not a distribution of `kinds`; other objects may stand for one in a pytree."""
+    """Refuse components that are not a distribution with a batch; other objects may stand for one in a pytree."""
     if isinstance(components, list | tuple) and not isinstance(components, PartitionSpec):
         raise TypeError(
             f"Mixture: components={arguments.safe_repr(components)} must be one distribution whose last axis runs over "
@@ -543,12 +504,23 @@ def check_components(components: Any) -> None:
             f"Mixture: components={arguments.safe_repr(components)} must be a distribution, such as a VonMises with an "
             "axis of components."
         )
-    if hasattr(components, "log_prob") and not isinstance(components, kinds()):
-        kind = type(components)
-        raise TypeError(
-            f"Mixture: components are a {kind.__module__}.{kind.__name__}, of which mixtures are not supported yet. "
-            f"Give a {names_of_kinds()} of jax_von_mises."
-        )
+    if reason := why_not(components):
+        name = f"{type(components).__module__}.{type(components).__name__}"
+        raise TypeError(f"Mixture: components are a {name}, of which mixtures are not supported: {reason}.")
+
+
+def why_not(components: Any) -> str | None:
+    """Return why there is no mixture of an object that computes a density, or None if there is one."""
+    if not isinstance(components, Distribution):
+        return "give a distribution of jax_von_mises, such as a VonMises" if hasattr(components, "log_prob") else None
+    if isinstance(components, Mixture):
+        return "give all components to one mixture, with the products of the weights"
+    known = all(map(arguments.is_known, jax.tree.leaves(components)))
+    if known and not components.batch_shape and not components._broadcast_to((1,)).batch_shape:
+        name = type(components).__name__
+        return f"a {name} has no batch. Give a CircularDistribution the log density of the mixture"
+    parts = (part for part in vars(components).values() if isinstance(part, Distribution))
+    return next(filter(None, map(why_not, parts)), None)
 
 
 def check_weights(name: str, weights: Any) -> None:
@@ -567,16 +539,15 @@ def check_weights(name: str, weights: Any) -> None:
 
 
 @jax.jit
-def weighted(mixture: Mixture) -> em.Components:
-    """Return the components of a broadcast mixture; the parameters of those of weight 0 become 0."""
+def weighted(mixture: Mixture) -> Distribution:
+    """Return the components of a broadcast mixture; the parameters of those of weight 0 become 0, but vectors ones."""
     none = mixture.log_weights() == -jnp.inf
 
     def chosen(leaf: jax.Array) -> jax.Array:
-        return jnp.where(
-            jnp.broadcast_to(none.reshape(*none.shape, *[1] * (leaf.ndim - none.ndim)), leaf.shape), 0, leaf
-        )
+        of_leaf = jnp.broadcast_to(none.reshape(*none.shape, *[1] * (leaf.ndim - none.ndim)), leaf.shape)
+        return jnp.where(of_leaf, int(leaf.ndim > none.ndim), leaf)
 
-    components: em.Components = jax.tree.map(chosen, mixture.components)
+    components: Distribution = jax.tree.map(chosen, mixture.components)
     return components
 
 
@@ -635,19 +606,3 @@ def quantile(mixture: Mixture, q: jax.Array, low: jax.Array, high: jax.Array, fr
     step = jnp.where(density > 0, excess / jnp.where(density > 0, density, 1), 0)
     x = jnp.where(at == 0, ends[0], jnp.where(at == 1, ends[1], x)) - (step - lax.stop_gradient(step))
     return nan_unless(x, (at >= 0) & (at <= 1) & ~jnp.isnan(density))
-
-
-def resultant(components: em.Components) -> tuple[jax.Array, ...]:
-    """Return the mean cosine and sine of each angle."""
-    if isinstance(components, Torus):
-        return resultant(components.components)
-    if isinstance(components, BivariateVonMises):
-        lengths = jnp.stack(components.moments()[:2], -1)
-        pair = components.broadcast()
-        locs = jnp.stack([pair.phi_loc, pair.psi_loc], -1).astype(lengths.dtype)
-        return lengths * jnp.cos(locs), lengths * jnp.sin(locs)
-    wide = jnp.float64 if components.dtype == jnp.float64 else jnp.float32
-    length = bessel.ratio(valid(arguments.as_jax(components.concentration, wide)))
-    loc, length = em.promote_and_broadcast(arguments.as_jax(components.loc, wide), length)
-    shape = components.batch_shape
-    return tuple(jnp.broadcast_to(length * f(loc), shape).astype(components.dtype) for f in (jnp.cos, jnp.sin))

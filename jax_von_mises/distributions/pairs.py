@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions import pairs_fit
+from jax_von_mises.distributions import em, pairs_fit
 from jax_von_mises.distributions.any_density import CircularDistribution
 from jax_von_mises.distributions.base import Parameter, Parametric, computed
 from jax_von_mises.distributions.pytrees import pytree
@@ -75,6 +75,15 @@ def correlation_of(
     shape = arguments.broadcast_shapes(caller, {name: np.shape(x) for name, x in arrays.items()})
     first, second, weighted = (jnp.broadcast_to(x, shape) for x in (first, second, weighted))
     return weighted * (jnp.sqrt(first) * jnp.sqrt(second))
+
+
+def clustering(kind: Kind) -> em.Clustering:
+    """Return how mixtures of a model are fitted."""
+    return em.Clustering(
+        family=functools.partial(em.Dependent, kind),
+        parameters=lambda one: np.stack([getattr(one, name) for name in NAMES], -1, dtype=np.float64),
+        distribution=lambda kind, parameters: kind(*np.moveaxis(parameters[..., : len(NAMES)], -1, 0)),
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -144,6 +153,12 @@ class BivariateVonMises(Parametric):
         return jnp.stack(
             [von_mises.mean(loc + self._spread(turn), 1.0) for loc, turn in zip(locs, turns, strict=True)], -1
         )
+
+    def _unit_means(self) -> tuple[jax.Array, ...]:
+        lengths = jnp.stack(self.moments()[:2], -1)
+        pair = self.broadcast()
+        locs = jnp.stack([pair.phi_loc, pair.psi_loc], -1).astype(lengths.dtype)
+        return lengths * jnp.cos(locs), lengths * jnp.sin(locs)
 
     def moments(self) -> Moments:
         """Return the means of cos(phi - phi_loc), cos(psi - psi_loc) and the statistic of the dependence.
@@ -282,7 +297,7 @@ class SineBivariateVonMises(BivariateVonMises):
     ((1000, 2), (1000,))
     """
 
-    FAMILY, _MODEL = sampling.SINE, models.Sine
+    FAMILY, _MODEL, CLUSTERING = sampling.SINE, models.Sine, clustering(models.Sine)
 
 
 @pytree(*NAMES)
@@ -327,7 +342,7 @@ class CosineBivariateVonMises(BivariateVonMises):
     (1000, 2)
     """
 
-    FAMILY, _MODEL = sampling.COSINE, models.Cosine
+    FAMILY, _MODEL, CLUSTERING = sampling.COSINE, models.Cosine, clustering(models.Cosine)
 
 
 def of_model(k1: jax.Array, k2: jax.Array, r: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

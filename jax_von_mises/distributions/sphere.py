@@ -12,6 +12,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions import em
 from jax_von_mises.distributions.base import Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural
 from jax_von_mises.distributions.natural import total as total_of_naturals
@@ -78,6 +79,14 @@ class VonMisesFisher(Parametric):
 
     FAMILY = sphere.VON_MISES_FISHER
     PARAMETERS = (Parameter("mean_direction", "direction", 1), Parameter("concentration", "nonnegative"))
+    CLUSTERING = em.Clustering(
+        family=lambda caller, x, tied: em.Directions(arguments.dimension(caller, "samples", x), tied),
+        parameters=lambda one: np.concatenate(
+            [one.mode(), np.expand_dims(one.concentration, -1)], -1, dtype=np.float64
+        ),
+        distribution=lambda kind, parameters: kind(parameters[..., :-1], parameters[..., -1]),
+        directions=True,
+    )
 
     def __init__(self, mean_direction: ArrayLike, concentration: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"mean_direction": mean_direction, "concentration": concentration}, validate_args)
@@ -203,6 +212,9 @@ class VonMisesFisher(Parametric):
     def mean(self) -> jax.Array:
         """Return the mean vector, whose length is at most 1."""
         return self._spread(self._evaluate("mean", mean), self.event_shape)
+
+    def _unit_means(self) -> tuple[jax.Array, ...]:
+        return (self.mean(),)
 
     def mode(self) -> jax.Array:
         """Return the most likely direction."""

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions import em
 from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
@@ -25,7 +26,7 @@ def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[
     if not shape or not shape[-1]:
         raise ValueError(
             f"{caller}: the components have batch_shape={shape}, but need a last axis of {meaning}, of length 1 or "
-            "more. Add one to `loc` or `concentration`."
+            "more. Add one to a parameter, such as `loc`."
         )
     return shape[:-1], shape[-1]
 
@@ -64,6 +65,12 @@ class Torus(Distribution):
     """
 
     components: VonMises
+
+    CLUSTERING = em.Clustering(
+        family=lambda caller, samples, tied: em.Independent(em.angles_of(caller, samples), tied),
+        parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
+        distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
+    )
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -113,6 +120,9 @@ class Torus(Distribution):
     def mean(self) -> jax.Array:
         """Return the mean direction of each angle in radians."""
         return jnp.broadcast_to(self._angles().mean(), self.components.batch_shape)
+
+    def _unit_means(self) -> tuple[jax.Array, ...]:
+        return self._angles()._unit_means()
 
     def mode(self) -> jax.Array:
         """Return the most likely point."""

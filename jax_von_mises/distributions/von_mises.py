@@ -6,15 +6,19 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
+from jax_von_mises.distributions import em
 from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural, total
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
+from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import at_exact
+from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.natural import (
     angle_of,
     density_of_angles,
@@ -74,6 +78,12 @@ class VonMises(Parametric, OfDensity):
 
     FAMILY = sampler.VON_MISES
     PARAMETERS = (Parameter("loc", "angle"), Parameter("concentration", "nonnegative"))
+    CLUSTERING = em.Clustering(
+        family=lambda caller, samples, tied: em.Independent(1, tied),
+        parameters=lambda one: np.stack([one.loc, one.concentration], -1, dtype=np.float64)[..., None],
+        distribution=lambda kind, parameters: kind(parameters[..., 0, 0], parameters[..., 1, 0]),
+        event_ndim=0,
+    )
 
     def __init__(self, loc: ArrayLike, concentration: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "concentration": concentration}, validate_args)
@@ -220,6 +230,12 @@ class VonMises(Parametric, OfDensity):
     def mean_resultant_length(self) -> jax.Array:
         """Return I1(concentration) / I0(concentration), the length of the mean of (cos x, sin x)."""
         return self._spread(von_mises.mean_resultant_length(self.concentration))
+
+    def _unit_means(self) -> tuple[jax.Array, ...]:
+        wide = arguments.compute_dtype(self.dtype)
+        length = bessel.ratio(valid(arguments.as_jax(self.concentration, wide)))
+        loc, length = em.promote_and_broadcast(arguments.as_jax(self.loc, wide), length)
+        return tuple(self._spread(length * f(loc)) for f in (jnp.cos, jnp.sin))
 
     def variance(self) -> jax.Array:
         """Return the circular variance 1 - I1(concentration) / I0(concentration), between 0 and 1."""

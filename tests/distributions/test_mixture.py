@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from jax_von_mises import Mixture, SineBivariateVonMises, Torus, VonMises, WrappedCauchy
+from jax_von_mises import (
+    Cardioid,
+    CircularDistribution,
+    Mixture,
+    SineBivariateVonMises,
+    SineSkewed,
+    Torus,
+    VonMises,
+    WrappedCauchy,
+    WrappedNormal,
+)
+from jax_von_mises.rotations import IsotropicGaussianSO3
+from jax_von_mises.sampling import counter
 from tests import reference
 
 WEIGHTS = np.array([0.2, 0.5, 0.3])
@@ -300,6 +312,75 @@ def test_samples_have_derivatives(key):
     assert (np.sort(slopes, -1) == [0, 0, 1]).all()
 
 
+# ------------------------------------------------------------------------------------------ other components
+
+OTHERS = {
+    "WrappedCauchy": WrappedCauchy([-1.0, 2.0], [0.3, 0.9]),
+    "Cardioid": Cardioid([-1.0, 2.0], [0.3, 0.1]),
+    "WrappedNormal": WrappedNormal([-1.0, 2.0], [0.3, 1.2]),
+    "SineSkewed": SineSkewed(VonMises([-1.0, 2.0], [5.0, 2.0]), [0.5, -0.4]),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks={"WrappedCauchy": (), "Cardioid": pytest.mark.more}.get(name, pytest.mark.slow))
+        for name in OTHERS
+    ],
+)
+def test_mixtures_of_other_angles(name, key):
+    """Densities and means are sums over the components, and quantiles are the inverses of probabilities."""
+    components, weights, grid = OTHERS[name], np.float32([0.25, 0.75]), GRID.astype(np.float32)
+
+    @jax.jit
+    def evaluated(mixture):
+        found = mixture.prob(grid), mixture.log_prob(grid), mixture.responsibilities(grid), mixture.cdf(grid)
+        x = grid[3::50]
+        means = mixture.mean(), mixture.mean_resultant_length(), mixture.variance(), mixture.entropy()
+        return found, mixture.icdf(mixture.cdf(x)) - x, mixture.cdf(x) + mixture.sf(x), means
+
+    found, change, sums, means = evaluated(Mixture(probs=weights, components=components))
+    each = weights * np.asarray(components.prob(grid[:, None]), float)
+    exact = each.sum(-1)
+    below = np.cumsum(exact + np.roll(exact, 1)) * CELL / 2
+    wanted = exact, np.log(exact), each / exact[:, None], below - below[0]
+    for actual, expected, atol in zip(found, wanted, (1e-6, 2e-6, 1e-5, 1e-3), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
+    np.testing.assert_allclose(change, 0, atol=2e-5)
+    np.testing.assert_allclose(sums, 1, atol=1e-6)
+    moment, entropy = CELL * np.sum(exact * np.exp(1j * GRID)), -CELL * np.sum(exact * np.log(exact))
+    np.testing.assert_allclose(means, [np.angle(moment), abs(moment), 1 - abs(moment), entropy], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["WrappedCauchy", pytest.param("Cardioid", marks=pytest.mark.more), "WrappedNormal"])
+def test_draws_of_other_angles(name, key):
+    """The first of two words chooses, and the second is that of an angle of the chosen component."""
+    words = np.asarray(counter.words(key, (400,), 1)[0])[::2]
+    expected = np.where(words < 2**30, *(OTHERS[name][i].sample(key, 400)[1::2] for i in range(2)))
+    np.testing.assert_array_equal(Mixture(probs=[0.25, 0.75], components=OTHERS[name]).sample(key, 200), expected)
+
+
+def test_mixtures_of_rotations(key):
+    """Densities are sums, draws are near the means for small scales, and a component of weight 0 has no effect."""
+    components = IsotropicGaussianSO3(np.float32([[1, 0, 0, 0], [0, 0.6, 0.8, 0]]), np.float32([0.01, 0.02]))
+    mixture = Mixture(probs=[0.25, 0.75], components=components)
+    x = np.asarray(mixture.sample(key, (400,)))
+    logs, shares, each = jax.jit(
+        lambda mixture: (mixture.log_prob(x), mixture.responsibilities(x), mixture.components.log_prob(x[:, None]))
+    )(mixture)
+    near = np.abs(x @ components.mean_rotation.T) > 0.99
+    assert (near.sum(-1) == 1).all()
+    assert near.mean(0)[0] == pytest.approx(0.25, abs=0.1)
+    np.testing.assert_array_equal(shares > 0.5, near)
+    np.testing.assert_allclose(logs, np.logaddexp(*(np.asarray(each, float) + np.log([0.25, 0.75])).T), rtol=1e-5)
+    alone = Mixture(probs=[0.0, 1.0], components=components)
+    assert np.isfinite(jax.jit(jax.grad(alone.log_prob))(x[0])).all()
+    for name in ("mean", "variance", "cdf", "entropy"):
+        with pytest.raises(AttributeError, match=f"Mixture has no {name}"):
+            getattr(mixture, name)
+
+
 # ------------------------------------------------------------------------------------------ several angles
 
 
@@ -374,13 +455,16 @@ def test_weights():
     assert np.isnan(traced(jnp.array([-1.0, 1.0, 1.0])))[0]
 
 
+DENSITY = CircularDistribution(jnp.cos)
 ONE, TWO = VonMises(0.0, 1.0), VonMises([-1.0, 2.0], [5.0, 20.0])
 REFUSED = [
     ({"components": [ONE, ONE]}, TypeError, r"components=\[.* must be one distribution .* Write VonMises\(\["),
     ({"components": (ONE, ONE)}, TypeError, r"components=\(.* must be one distribution .* Write VonMises\(\["),
     ({"components": VonMises}, TypeError, r"components=<class .* must be a distribution"),
     ({"components": "VonMises"}, TypeError, r"components='VonMises' must be a distribution"),
-    ({"components": WrappedCauchy(np.zeros(3), 0.5)}, TypeError, r"components are a jax_von_mises.*, .* not supported"),
+    ({"components": DENSITY}, TypeError, r"components are a jax_von_mises.*, .* not supported: .* has no batch"),
+    ({"components": SineSkewed(DENSITY, [0.1, 0.2])}, TypeError, r"components are .*: a CircularDist.* has no batch"),
+    ({"components": Mixture(probs=[0.5, 0.5], components=TWO)}, TypeError, r"components are .*give all components"),
     ({"logits": "a", "components": ONE}, TypeError, r"logits must be a real number"),
     ({"probs": ["a"], "components": TWO}, TypeError, r"probs must be a real number or an array"),
     ({"logits": [0.0, 1.0], "probs": [0.5, 0.5], "components": TWO}, TypeError, r"give the weights once, as `logits`"),

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from jax_von_mises import CosineBivariateVonMises, Mixture, SineBivariateVonMises, Torus, VonMises, VonMisesFisher
+from jax_von_mises import (
+    CosineBivariateVonMises,
+    Mixture,
+    SineBivariateVonMises,
+    Torus,
+    VonMises,
+    VonMisesFisher,
+    WrappedCauchy,
+)
 from jax_von_mises.distributions import em
 
 more, slow = pytest.mark.more, pytest.mark.slow
@@ -382,7 +390,18 @@ def test_collapse_is_bounded():
 
 X = np.zeros((5, 2), np.float32)
 REFUSED = [
-    (lambda: Mixture.fit(X, 3, number=2), TypeError, r"components=3 must be one of the classes VonMises, Von"),
+    (
+        lambda: Mixture.fit(X, 3, number=2),
+        TypeError,
+        r"components=3 must be one .* Torus, VonMises or VonM",
+    ),
+    (lambda: Mixture.fit(X, WrappedCauchy, number=2), TypeError, r"components=<class .* must be one of the classes"),
+    (
+        lambda: Mixture.fit(X, Mixture(probs=[1.0], components=WrappedCauchy([0.0], 0.5))),
+        TypeError,
+        r"(?s)components=Mixture.* must be one of the classes .*, or a Mixture of one of these to start from",
+    ),
+    (lambda: Mixture.fit(X, SineBivariateVonMises, number=2, tied=True), ValueError, r"tied=True is not supported"),
     (lambda: Mixture.fit(VonMises, X, number=2), TypeError, r"samples=<class .*The samples come first"),
     (lambda: Mixture.fit(X, X, number=2), TypeError, r"(?s)components=array.* must be one of the classes"),
     (lambda: Mixture.fit(X, VonMises), TypeError, "give `number`"),
