@@ -33,6 +33,11 @@ DRAWS = {
     "Mixture SineBivariateVonMises": [[2.208412, -2.663818], [0.639585, -1.159314]],
     "Mixture VonMises": [0.394969, 1.504287],
     "Mixture VonMisesFisher": [[-0.678581, 0.188195, 0.710008], [0.397199, 0.867777, -0.298657]],
+    "Mixture WrappedCauchy": [1.630879, -3.141409],
+    "Mixture IsotropicGaussianSO3": [
+        [-0.376548, 0.217552, 0.433175, 0.789456],
+        [-0.443742, 0.032076, 0.471975, 0.76112],
+    ],
     "Mixture Torus": [[0.394969, 2.787036], [0.607413, 1.176346]],
     "SineSkewed Mixture VonMises": [-2.057225, 3.116642],
 }

@@ -184,8 +184,14 @@ class OfDensity(OfAngles):
 
 
 def of_no_element(function: Callable[..., Any], shape: tuple[int, ...], *wholes: Distribution) -> Any:
-    """Return the empty result of a function of one element each of distributions with an empty batch of this shape."""
-    elements = [jax.tree.map(lambda x: jnp.ones(x.shape[len(shape) :], x.dtype), whole) for whole in wholes]
+    """Return the empty result, of a shape, of a function of one element each of distributions with empty batches."""
+
+    def element(whole: Distribution) -> Distribution:
+        rank = len(whole.batch_shape)
+        found: Distribution = jax.tree.map(lambda x: jnp.ones(x.shape[rank:], x.dtype), whole)
+        return found
+
+    elements = list(map(element, wholes))
     return jax.tree.map(lambda x: jnp.zeros(shape, x.dtype), jax.eval_shape(function, *elements))
 
 

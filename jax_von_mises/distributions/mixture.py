@@ -41,6 +41,8 @@ MOST_STEPS = 128
 # components are distributions of one angle.
 OF_MEANS = {"mean", "mean_resultant_length", "variance"}
 OF_ONE_ANGLE = {name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")} - OF_MEANS
+# Methods that are computed from the density, which must not jump: components have moments if theirs does not.
+OF_SMOOTH = {"interval", "entropy", "mode", "moment", "kl_divergence"}
 
 
 @pytree("logits", "components")
@@ -119,6 +121,8 @@ class Mixture(OfDensity):
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute, but no method that needs what the components lack."""
         if name in OF_ONE_ANGLE and getattr(object.__getattribute__(self, "components"), "event_shape", None):
+            raise self._no(name)
+        if name in OF_SMOOTH and not hasattr(object.__getattribute__(self, "components"), "moment"):
             raise self._no(name)
         if name in OF_MEANS and not hasattr(object.__getattribute__(self, "components"), "_unit_means"):
             raise self._no(name)
@@ -236,6 +240,12 @@ class Mixture(OfDensity):
         high = -low if start is None else low + 2 * np.pi
         x: jax.Array = quantile(mixture, *(jnp.broadcast_to(x, shape) for x in (q, low, high)), from_pi=start is None)
         return x.astype(self.dtype)
+
+    def isf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
+        """Return the angle with probability `q` above it, the inverse of `sf`, as `icdf` does."""
+        if hasattr(self.components, "moment"):
+            return super().isf(q, start=start)
+        return self.icdf(1 - arguments.as_jax(arguments.parameter("Mixture.isf", "q", q), self.dtype), start=start)
 
     def responsibilities(self, value: ArrayLike) -> jax.Array:
         """Return the probability of each component given `value`, along a new last axis."""

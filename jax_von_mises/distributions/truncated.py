@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
@@ -135,6 +136,10 @@ class TruncatedVonMises(Parametric, OfAngles):
     def mean_resultant_length(self) -> jax.Array:
         """Return the length of the mean of (cos x, sin x), with an absolute error of a few ulp of 1."""
         return self._of("mean_resultant_length", truncated.mean_resultant_length)
+
+    def _unit_means(self) -> tuple[jax.Array, ...]:
+        length, mean = self.mean_resultant_length(), self.mean()
+        return length * jnp.cos(mean), length * jnp.sin(mean)
 
     def variance(self) -> jax.Array:
         """Return the circular variance, 1 - `mean_resultant_length`, with the same absolute error."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_von_mises import TruncatedVonMises, VonMises, sample_truncated
+from jax_von_mises import Mixture, TruncatedVonMises, VonMises, sample_truncated
 
 # loc, concentration, low, high: around the mode, around the opposite point, across pi, far out, narrow, a whole turn.
 ARCS = [
@@ -113,6 +113,17 @@ def test_a_full_turn_is_the_full_distribution():
     np.testing.assert_allclose(one.log_prob(x), full.log_prob(x), rtol=2e-6, atol=2e-6)
     np.testing.assert_allclose(one.entropy(), full.entropy(), rtol=2e-6, atol=2e-6)
     np.testing.assert_allclose(one.cdf(x, start=-1.0), full.cdf(x, start=-1.0), atol=2e-6)
+
+
+@pytest.mark.more
+def test_mixtures():
+    """They have no methods that need a density without jumps."""
+    one = Mixture(probs=[0.25, 0.75], components=TruncatedVonMises(0.0, 3.0, np.float32([-1, 1]), np.float32([0.5, 2])))
+    exact = 0.25 * one.components[0].prob(0.2)
+    np.testing.assert_allclose(one.prob(0.2), exact, rtol=1e-6)
+    np.testing.assert_allclose(one.sf(one.isf(0.4)), 0.4, atol=1e-5)
+    assert np.isfinite(one.log_prob(one.sample(jax.random.key(0), (100,)))).all()
+    assert not hasattr(one, "entropy")
 
 
 def test_outside_of_the_arc():
