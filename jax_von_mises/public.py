@@ -30,7 +30,7 @@ from jax_von_mises.functions.von_mises import sf as sf
 from jax_von_mises.functions.von_mises import stddev as stddev
 from jax_von_mises.functions.von_mises import variance as variance
 from jax_von_mises.runtime import initialize_compilation_cache as initialize_compilation_cache
-from jax_von_mises.sampling.sampler import sample_block as sample_block
+from jax_von_mises.sampling.draws import sample_block as sample_block
 from jax_von_mises.sampling.sampler import sample_von_mises as sample_von_mises
 from jax_von_mises.sampling.sharded import sample_pmap as sample_pmap
 from jax_von_mises.sampling.sharded import sample_shard as sample_shard

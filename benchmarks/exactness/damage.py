@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 import jax_von_mises as jvm
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling import counter, tails, transform
 
 __all__ = ["DAMAGES"]
 
@@ -39,7 +39,7 @@ def short_tail(key, k, start, count):
 def bent_segment(key, k, start, count):
     """Multiply the angles of one cell of the table, 1/32 of all angles, by 1 + 1e-5."""
     word = words(key, start, count)
-    t = transform.tail((word,)).t
+    t = tails.tail((word,)).t
     inside = (t >= 0.25) & (t < 0.25 * (1 + 1 / 16))
     return jnp.where(inside, jnp.float32(1 + 1e-5), jnp.float32(1)) * right(key, k, start, count)
 

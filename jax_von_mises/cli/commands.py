@@ -25,7 +25,7 @@ import numpy as np
 from jax_von_mises import environment, runtime
 from jax_von_mises.cli import summary
 from jax_von_mises.cli.program import BadArgument, Failure
-from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling import draws
 from jax_von_mises.streams import disk, writer
 from jax_von_mises.streams.stream import split_evenly
 
@@ -149,8 +149,8 @@ def run_sample(options: argparse.Namespace) -> int:
         raise BadArgument("--repair needs --resume")
     if options.cache is not None and (options.workers is not None or options.scheduler is not None):
         raise BadArgument("--cache is for this process; for workers, set JAX_COMPILATION_CACHE_DIR where they start")
-    if options.distribution not in sampler.names():
-        raise BadArgument(f"--distribution {options.distribution}: choose one of {', '.join(sampler.names())}")
+    if options.distribution not in draws.names():
+        raise BadArgument(f"--distribution {options.distribution}: choose one of {', '.join(draws.names())}")
     if options.workers is not None or options.scheduler is not None:
         # This process needs no device; on a GPU it would take memory from the workers. JAX reads the setting when it
         # starts, which it does for the first array or key.

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions.pytrees import ByValue
 from jax_von_mises.numerics.sharding import sharded_by_batch
-from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling import draws
 from jax_von_mises.sampling.request import Family
 
 P = ParamSpec("P")
@@ -166,7 +166,7 @@ class Distribution(ByValue):
         key = arguments.key_or_seed(caller, key, seed)
         shape = arguments.whole_sizes(caller, "sample_shape", sample_shape) + self.batch_shape
         family, values = self._drawn_by()
-        return sampler.sample(caller, family, key, values, shape, self.dtype, start, method, out_sharding)
+        return draws.sample(caller, family, key, values, shape, self.dtype, start, method, out_sharding)
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`."""

@@ -17,8 +17,8 @@ from jax_von_mises.distributions import em
 from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
-from jax_von_mises.sampling import sampler
 from jax_von_mises.sampling.request import Family
+from jax_von_mises.sampling.torus import TORUS
 
 
 def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[int, ...], int]:
@@ -107,7 +107,7 @@ class Torus(Distribution):
 
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
         spread = self._angles().broadcast()
-        return sampler.TORUS, {"loc": spread.loc, "concentration": spread.concentration}
+        return TORUS, {"loc": spread.loc, "concentration": spread.concentration}
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at points `value`, with the angles along the last axis."""

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling import draws, sampler
 from jax_von_mises.sampling.request import Request, program
 
 
@@ -102,7 +102,7 @@ def warmup(
     def traced(request: Request) -> jax.stages.Traced:
         """Return the program that a later call runs, traced with the described arguments."""
         parameters = tuple(map(described.get, request.family.parameters, request.parameters))
-        run = program if block else sampler.program_of(request)
+        run = program if block else draws.program_of(request)
         return run.trace(dataclasses.replace(request, parameters=parameters))
 
     # Check everything before anything is compiled.

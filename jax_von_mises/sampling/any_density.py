@@ -2,7 +2,7 @@
 
 *Layout of the stream.* Angle i uses number i of the stream (see :mod:`jax_von_mises.sampling.numbers`). The lowest bit
 of its first word is 1 for the lower half of the distribution. The other bits encode the tail probability, from -pi or
-from pi, as in `transform.tail`.
+from pi, as in `tails.tail`.
 """
 
 import math
@@ -13,14 +13,14 @@ from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.any_density.quantiles import Cells
-from jax_von_mises.sampling import transform
+from jax_von_mises.sampling import tails
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family
 
 
 def tail_and_end(*words: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return each angle's tail probability, from its one or two words, and whether it counts from pi."""
-    t, _, lower = transform.tail(words)
+    t, _, lower = tails.tail(words)
     return t, ~lower
 
 

@@ -5,7 +5,7 @@ first angle, the second has a von Mises distribution.
 
 *Layout of the stream.* Pair i uses number 2 i of the stream (see :mod:`jax_von_mises.sampling.numbers`) for its first
 angle and number 2 i + 1 for its second. The lowest bit of a number's first word gives the angle's
-side, and the other bits give its tail probability, as in `transform.tail`. The first angle is measured from its mode,
+side, and the other bits give its tail probability, as in `tails.tail`. The first angle is measured from its mode,
 or from halfway between its modes if there are two. The second angle is measured from its mean direction given the
 first.
 """
@@ -22,7 +22,7 @@ from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.pairs import models, quantile
-from jax_von_mises.sampling import transform
+from jax_von_mises.sampling import tails, transform
 from jax_von_mises.sampling.counter import Wide, Words
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family
@@ -89,7 +89,7 @@ def first_angle(
     """Return the first angle as the model measures it, in (-pi, pi), from the quantile function of its marginal."""
 
     def angle(words: tuple[jax.Array, ...], k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:
-        t, c, negative = transform.tail(words)
+        t, c, negative = tails.tail(words)
         upper = t <= 0.25
         tau = 2 * jnp.where(upper, t, c)
         model = kind.of(k1, k2, r)

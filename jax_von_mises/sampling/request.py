@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling import counter, tails
 from jax_von_mises.sampling.numbers import Numbers
 
 # Smallest number of draws for which a table (2048 quantiles, or 2816 in float64) saves more time than it costs,
@@ -70,6 +70,8 @@ class Family:
     """Which parameters lie along the last axes of `loc` and `concentration`, where these stand for a distribution."""
     program: Callable[["Request"], jax.Array] | None = None
     """Computes the draws of a request, where `placed` is not fast enough."""
+    kernel: Callable[["Request"], jax.stages.Wrapped | None] | None = None
+    """Returns the program of a kernel of our own that draws a whole request, or None."""
     explicit_meshes: bool = False
     """Whether draws can be sharded over meshes with explicit axes."""
     by_name: bool = False
@@ -238,7 +240,7 @@ def placed(request: Request) -> jax.Array:
     automatic = sharding is not None and AxisType.Explicit not in sharding.mesh.axis_types
     declared = None if automatic else sharding
     per_draw = request.family.numbers(request.event_shape)
-    width = transform.words_per_element(compute)
+    width = tails.words_per_element(compute)
     numbers = Numbers(request.key, request.start, request.shape, per_draw, width, declared)
     x = request.family.place(numbers, parameters, request.route, declared).astype(request.dtype)
     return lax.with_sharding_constraint(x, sharding) if automatic else x

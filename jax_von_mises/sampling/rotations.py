@@ -4,7 +4,7 @@
 :mod:`jax_von_mises.sampling.numbers`): for its angle from the mean, the first component of its axis, and the azimuth of
 the axis about the first coordinate axis. The lowest bit of the first word of an angle's number gives its side: 1 for
 the half of the probability near the mean, 0 for the other half. The other bits give the tail probability on that side,
-as in `transform.tail`. A component of the axis is 1 - 2 t for the tail probability t of its number, or 2 t - 1.
+as in `tails.tail`. A component of the axis is 1 - 2 t for the tail probability t of its number, or 2 t - 1.
 """
 
 import functools
@@ -19,7 +19,7 @@ from jax_von_mises.numerics import rotations, xla
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import nan_unless, square_root
 from jax_von_mises.numerics.sphere import vectors
-from jax_von_mises.sampling import transform
+from jax_von_mises.sampling import tails
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family
 from jax_von_mises.sampling.sphere import half_turns
@@ -46,7 +46,7 @@ def quaternions(
 
 def uniform_axis(first: tuple[jax.Array, ...], second: tuple[jax.Array, ...]) -> jax.Array:
     """Return uniform unit vectors from the words of two numbers each."""
-    t, _, negative = transform.tail(first)
+    t, _, negative = tails.tail(first)
     z, r = 1 - 2 * t, 2 * square_root(t * (1 - t))
     c, s = vectors.cosine_and_sine(half_turns(second))
     return jnp.stack([jnp.where(negative, -z, z), r * c, r * s], -1)
@@ -57,7 +57,7 @@ def drawn_angle(words: tuple[jax.Array, ...], scale: jax.Array, route: str) -> j
     """Return `rotations.quantile` for the words of each angle, differentiable with respect to `scale`."""
 
     def angle(words: tuple[jax.Array, ...], scale: jax.Array) -> jax.Array:
-        t, _, near = transform.tail(words)
+        t, _, near = tails.tail(words)
         if route == "table":
             signed = rotations.table(scale).at(t, near)
         else:

@@ -11,7 +11,7 @@ d >= 4  (d + 1) i: the same cosine; (d + 1) i + 1 + j: component j = 0, ..., d -
 
 For d >= 4, the part of the normal vector orthogonal to the mean direction gives the azimuth. The lowest bit of the
 first word of a cosine's number gives its side: 1 for the half of the probability near the mean direction, 0 for the
-other half. The other bits give the tail probability towards the pole on that side, as in `transform.tail`.
+other half. The other bits give the tail probability towards the pole on that side, as in `tails.tail`.
 """
 
 import functools
@@ -30,10 +30,10 @@ from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.elementary import cosine, sine_over
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
-from jax_von_mises.sampling import transform
+from jax_von_mises.sampling import tails, transform
+from jax_von_mises.sampling.draws import sample
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family
-from jax_von_mises.sampling.sampler import sample
 
 quantile_share = xla.traced_once("dimension")(radial.quantile_share)
 slope_of_share = xla.traced_once("dimension")(radial.slope_of_share)
@@ -49,7 +49,7 @@ def drawn_share(
     words: tuple[jax.Array, ...], kappa: jax.Array, dimension: int, route: str, out_sharding: NamedSharding | None
 ) -> jax.Array:
     """Return `radial.quantile_share` for the words of each cosine, differentiable with respect to `kappa`."""
-    kappa, (t, _, near) = valid(kappa), transform.tail(words)
+    kappa, (t, _, near) = valid(kappa), tails.tail(words)
     if kappa.ndim:
         kappa = broadcast_sharded(kappa, t.shape, out_sharding)
     if dimension == 3:
@@ -72,7 +72,7 @@ def _drawn_share_jvp(
     signed = xla.separate_loop(draw, *primals)
 
     def slope(words: tuple[jax.Array, ...], kappa: jax.Array, signed: jax.Array) -> jax.Array:
-        kappa, (t, _, near) = valid(kappa), transform.tail(words)
+        kappa, (t, _, near) = valid(kappa), tails.tail(words)
         if route == "table":
             distance = radial.slope_table(kappa, dimension).at(t, ~near, out_sharding)
             return radial.slope_at(signed, near, kappa, distance)
@@ -147,7 +147,7 @@ def across_normals(
     """Return directions in four or more dimensions."""
     dimension = direction.shape[-1]
     signed = drawn_share(words, kappa, dimension, route, sharding)
-    normals = normal.quantile(*transform.tail(normal_words))
+    normals = normal.quantile(*tails.tail(normal_words))
     return xla.separate_loop(vectors.place_across, signed, normals, direction)
 
 

@@ -1,7 +1,7 @@
 """Draw angles that are symmetric about `loc`, given the quantile of their distance from it.
 
 *Layout of the stream.* Angle i uses number i of the stream (see :mod:`jax_von_mises.sampling.numbers`). The lowest bit
-of its first word gives the side, and the other bits give the tail probability, as in `transform.tail`.
+of its first word gives the side, and the other bits give the tail probability, as in `tails.tail`.
 """
 
 import functools
@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import named, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
-from jax_von_mises.sampling import transform
+from jax_von_mises.sampling import tails
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family
 
@@ -44,7 +44,7 @@ def turned(
 ) -> jax.Array:
     """Return angles, as a family's `place`."""
     loc, parameter = (jnp.broadcast_to(x, numbers.shape) for x in parameters)
-    t, half_minus_t, negative = transform.tail(xla.finish_words(numbers(0)))
+    t, half_minus_t, negative = tails.tail(xla.finish_words(numbers(0)))
     distance = quantile(t, half_minus_t, parameter)
     return wrap(reduce_turns(jnp.where(negative, -distance, distance)), reduce_turns(loc))
 

@@ -16,11 +16,10 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.functions.truncated import POINT_MASS, good_arc, restricted
 from jax_von_mises.numerics import xla
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.sampling import counter, tails
+from jax_von_mises.sampling.draws import sample
 from jax_von_mises.sampling.numbers import Numbers
 from jax_von_mises.sampling.request import Family, Request, placed
-from jax_von_mises.sampling.sampler import sample
-from jax_von_mises.sampling.variance_reduction import fractions
 
 
 def sample_truncated(
@@ -118,7 +117,7 @@ def from_words(words: counter.Words, shape: tuple[int, ...], *parameters: jax.Ar
     """Return angles from the words of each."""
     loc, kappa, low, high = (x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in parameters)
     kappa = jnp.where(kappa > POINT_MASS[kappa.dtype.name], jnp.inf, kappa)
-    return restricted(*fractions(transform.tail(xla.finish_words(words))), loc, kappa, low, high)
+    return restricted(*tails.fractions(tails.tail(xla.finish_words(words))), loc, kappa, low, high)
 
 
 def in_rows(request: Request) -> jax.Array:
@@ -133,7 +132,7 @@ def in_rows(request: Request) -> jax.Array:
         key, start = stream
         index = counter.indices(shape, start)
         return from_words(
-            counter.block_words(generator, key, index, transform.words_per_element(compute)), shape, *parameters
+            counter.block_words(generator, key, index, tails.words_per_element(compute)), shape, *parameters
         )
 
     return xla.compute_elementwise(drawn, request.shape, request.dtype, (key, request.start), *parameters)

@@ -20,7 +20,7 @@ from jax_von_mises.numerics import quantile, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
 from jax_von_mises.numerics.density import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
-from jax_von_mises.sampling import counter, sampler, transform
+from jax_von_mises.sampling import counter, sampler, tails
 from jax_von_mises.sampling.request import Request, draw
 
 
@@ -148,15 +148,15 @@ def _along_first_axis(
     return checked_key, arrays["loc"], arrays["concentration"], sizes, of_result
 
 
-def stream_tails(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> transform.Tail:
-    """Return the `transform.Tail` of each element of the key's stream."""
-    words = counter.words(key, shape, transform.words_per_element(dtype))
-    return transform.tail(xla.finish_words(words))
+def stream_tails(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> tails.Tail:
+    """Return the `tails.Tail` of each element of the key's stream."""
+    words = counter.words(key, shape, tails.words_per_element(dtype))
+    return tails.tail(xla.finish_words(words))
 
 
-def within_strata(tail: transform.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
+def within_strata(tail: tails.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Put each element in its stratum; return whether it is left of the mode, its tail probability t, and 1/2 - t."""
-    below, above = fractions(tail)
+    below, above = tails.fractions(tail)
     shape, dtype = tail.t.shape, tail.t.dtype
     # Strata are ranked from the nearer end of the distribution. If their number is odd, the mode halves the middle one.
     count = shape[0]
@@ -170,12 +170,6 @@ def within_strata(tail: transform.Tail) -> tuple[jax.Array, jax.Array, jax.Array
     # 1/2 - t, from the strata that lie between this one and the mode.
     c = jnp.where(middle, tail.half_minus_t, (0.5 * count - 1 - rank) + inner) * (1 / max(count, 1))
     return left, t, c
-
-
-def fractions(tail: transform.Tail) -> tuple[jax.Array, jax.Array]:
-    """Return a uniform number and its complement to 1, both with full relative resolution near 0."""
-    rest = 0.5 + tail.half_minus_t
-    return jnp.where(tail.sign, tail.t, rest), jnp.where(tail.sign, rest, tail.t)
 
 
 def aligned(array: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:

@@ -23,7 +23,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Distribution
-from jax_von_mises.sampling import counter, sampler
+from jax_von_mises.sampling import counter, draws
 from jax_von_mises.sampling.request import Request, by_family, draw, family_named
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
@@ -61,7 +61,7 @@ class Stream:
             family, values = distribution._drawn_by()
             dtype = distribution.dtype if dtype is None else dtype
         else:
-            family = sampler.family_of(caller, distribution)
+            family = draws.family_of(caller, distribution)
             values = family.unpacked(caller, loc, concentration)
         return cls(Request.of(caller, family, key, values, None, dtype, method, by_size=False))
 

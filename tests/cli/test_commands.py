@@ -16,7 +16,7 @@ from scipy import special
 
 import jax_von_mises
 from jax_von_mises.cli import program, summary
-from jax_von_mises.sampling import sampler
+from jax_von_mises.sampling import draws
 from jax_von_mises.streams import npy
 from tests import children
 from tests.marks import slow
@@ -324,8 +324,8 @@ def test_distributions(cli):
     """The help names the distributions that can be drawn, and so does the message for any other."""
     known = cli("sample", "--help").out.replace("\n", "")
     result = cli("sample", "--size", "1", "--out", "a.npy", "--distribution", "normal")
-    must_fail(result, 2, f"--distribution normal: choose one of {', '.join(sampler.names())}")
-    assert all(name in re.sub(r"\s+", "", known) for name in sampler.names())
+    must_fail(result, 2, f"--distribution normal: choose one of {', '.join(draws.names())}")
+    assert all(name in re.sub(r"\s+", "", known) for name in draws.names())
 
 
 HELP = """

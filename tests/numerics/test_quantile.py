@@ -11,7 +11,7 @@ from jax import lax, random
 
 from jax_von_mises import sample_von_mises
 from jax_von_mises.numerics import bessel, quantile
-from jax_von_mises.sampling import transform
+from jax_von_mises.sampling import tails, transform
 from tests import reference
 from tests.marks import more
 
@@ -190,7 +190,7 @@ def test_distinct_values(k, method):
 
 def test_sign_and_tail_bits():
     """The extreme words give the smallest tail probability and the largest, next to 1/2, with either sign."""
-    first, last = transform.tail((jnp.uint32([0, 1]),)), transform.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
+    first, last = tails.tail((jnp.uint32([0, 1]),)), tails.tail((jnp.uint32([0xFFFFFFFE, 0xFFFFFFFF]),))
     assert first.t.tolist() == [2.0**-33] * 2
     assert last.half_minus_t.tolist() == [2.0**-33] * 2
     assert first.sign.tolist() == last.sign.tolist() == [False, True]

@@ -12,7 +12,7 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import environment
-from jax_von_mises.sampling import counter, cuda, sampler
+from jax_von_mises.sampling import counter, cuda, draws, sampler
 from jax_von_mises.sampling.request import Request, program
 from tests import children
 
@@ -81,7 +81,7 @@ def test_draws_by_the_plain_path(launches, key, monkeypatch):
         parameters = jnp.ones((), jnp.float32), jnp.ones(count, jnp.float32)
         return Request(sampler.VON_MISES, key, parameters, None, shape, np.dtype(dtype), route, sharding)
 
-    assert sampler.program_of(request()) is not program
+    assert draws.program_of(request()) is not program
     for other in (
         request(shape=(0,), count=0),
         request(count=1),
@@ -90,20 +90,20 @@ def test_draws_by_the_plain_path(launches, key, monkeypatch):
         request(route="table"),
         request(sharding="named"),
     ):
-        assert sampler.program_of(other) is program
+        assert draws.program_of(other) is program
     with jax.set_mesh(jax.make_mesh((1,), ("d",), devices=jax.local_devices())):
-        assert sampler.program_of(request()) is program
+        assert draws.program_of(request()) is program
     kappa = jnp.ones(8)
     jax_von_mises.sample_block(key, 0.0, kappa, 3, (8,), method="direct")
     next(iter(jax_von_mises.sample_batches(key, 0.0, kappa, 8, 8, method="direct")))
     jax_von_mises.sample_antithetic(key, 0.0, kappa, (16, 8))
     assert not launches
     monkeypatch.setattr(jax, "device_count", lambda backend=None: 2)
-    assert sampler.program_of(request()) is program
+    assert draws.program_of(request()) is program
     monkeypatch.setattr(jax, "device_count", lambda backend=None: 1)
     for value in ("0", "off", "", "maybe"):
         monkeypatch.setenv(environment.CUDA_KERNELS, value)
-        assert sampler.program_of(request()) is program
+        assert draws.program_of(request()) is program
 
 
 @pytest.mark.slow
