@@ -6,38 +6,27 @@ data and the components are padded with weights of 0, so one program serves all 
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.scipy import special
 from jax.typing import ArrayLike
 
-from jax_von_mises.distributions import pairs_fit
-from jax_von_mises.distributions.pairs_fit import Array, Kind, kept, turns_removed
-from jax_von_mises.functions.samples import HostSets, power_of_two, total
-from jax_von_mises.numerics import bessel, xla
-from jax_von_mises.numerics.circle import deviation
-from jax_von_mises.numerics.density import log_density
-from jax_von_mises.numerics.pairs import moments
-from jax_von_mises.numerics.sphere import moments as sphere
+from jax_von_mises.functions.samples import Array, HostSets, kept, power_of_two, total
 
 # Steps from each start before the best one continues.
 TRIAL_STEPS = 15
 # Range of the components' initial concentrations, which keeps a component from starting at a single point.
 FIRST_CONCENTRATIONS = 0.5, 50.0
-# Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
-# their densities have two modes.
-RANDOM_CONCENTRATION, LARGEST_RANDOM_CORRELATION = 4.0, 8.0
 # Starts are found and compared on at most this many samples of a data set, and on fewer if they have more numbers than
 # the second, but on so many for each component.
 MOST_PLACES, MOST_NUMBERS, FOR_EACH = 2**14, 2**19, 128
 # A component of a start is placed at one of as many samples as there are components, but at most this number.
 MOST_TRIED = 32
-# Up to this dimension, 1 - cos of the angle between two directions is computed from their difference, and above it from
-# a product of matrices, with a rounding error of 1e-7 in float32.
+# Above this dimension, float32 is enough to compare directions; in `direction_clusters`, a product of matrices computes
+# 1 - cos of the angles between them, with a rounding error of 1e-7.
 FEW_COMPONENTS = 16
 
 
@@ -73,7 +62,7 @@ class Terms(NamedTuple):
 
 
 # What a program over the data returns: the mean log likelihood of each data set, the logarithm of the weight of each
-# component, and what the family needs for new parameters.
+# component, and what the model needs for new parameters.
 Explained = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -106,88 +95,10 @@ def responsibilities(
     )
 
 
-@functools.partial(jax.jit, static_argnames="tied")
-def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, tied: bool) -> Explained:
-    """Go over angles `x` (sets, d, n), with locations and concentrations `parameters` (sets, j, 2, d).
-
-    The last result is the change of each location, and the new concentrations, which are equal if `tied`.
-    """
-    loc, k = parameters[:, :, 0, :, None], parameters[:, :, 1, :, None]
-    apart = deviation(x[:, None], loc)[0]
-    densities = jnp.sum(log_density(apart, jnp.broadcast_to(k, apart.shape)), 2)
-    value, log_weight, weights = responsibilities(log_weights, densities, share)
-    half = 0.5 * apart
-    sine = jnp.sin(half)
-    means = (total(weights[:, :, None] * each) for each in (2 * sine * jnp.cos(half), 2 * sine * sine))
-    sine, versine = means
-    length = jnp.hypot(sine, 1 - versine)
-    rest = jnp.maximum(versine * (2 - versine) - sine * sine, 0) / (1 + length)
-    if tied:
-        length, rest = (pooled(log_weight, each) for each in (length, rest))
-    move = jnp.arctan2(sine, 1 - versine)
-    k = jnp.broadcast_to(bessel.inverse_ratio(length, rest), move.shape)
-    return value, log_weight, jnp.stack([move, k], 2)
-
-
 def pooled(log_weight: jax.Array, each: jax.Array) -> jax.Array:
     """Return the weighted mean of the components of a data set, along the second axis, which keeps the length 1."""
     weight = jnp.exp(log_weight).reshape(*log_weight.shape, *[1] * (each.ndim - 2))
     return jnp.sum(weight * each, 1, keepdims=True) / jnp.sum(weight, 1, keepdims=True)
-
-
-@functools.partial(jax.jit, static_argnames="tied")
-def over_directions(
-    x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, tied: bool
-) -> Explained:
-    """Go over directions `x` (sets, d, n), with `parameters` (sets, j, d + 1): mean directions and concentrations.
-
-    The last result holds the new parameters. The concentrations are equal if `tied`.
-    """
-    mean, k = parameters[..., :-1], parameters[..., -1]
-    d, exact = mean.shape[-1], lax.Precision.HIGHEST
-    if d <= FEW_COMPONENTS:
-        versine = 0.5 * xla.tree_sum([jnp.square(x[:, None, i] - mean[..., i, None]) for i in range(d)])
-    else:
-        versine = jnp.maximum(1 - jnp.einsum("sdn,sjd->sjn", x, mean, precision=exact), 0)
-    densities = -(k[..., None] * versine) - sphere.log_norm(k, d)[..., None]
-    value, log_weight, weights = responsibilities(log_weights, densities, share)
-    # Sum in blocks, so that rounding errors grow only with the number of blocks.
-    block = min(x.shape[-1], MOST_PLACES)
-    left, right = (each.reshape(*each.shape[:-1], -1, block) for each in (weights, x))
-    centre = jnp.sum(jnp.einsum("sjmi,sdmi->smjd", left, right, precision=exact), 1)
-    length = jnp.sqrt(jnp.sum(jnp.square(centre), -1))
-    # With the mean square distance q from the old direction, and the change v of the mean, the square of the length is
-    # 1 - q + v^2. A component of weight 0 has the length 0.
-    square = 2 * total(weights * versine) - jnp.sum(jnp.square(centre - mean), -1)
-    rest = jnp.where(length > 0.5, jnp.maximum(square, 0) / (1 + length), 1 - length)
-    direction = centre / jnp.where(length > 0, length, 1)[..., None]
-    if tied:
-        length, rest = (pooled(log_weight, each) for each in (length, rest))
-    k = jnp.broadcast_to(sphere.concentration_of(length, rest, d), log_weight.shape)
-    return value, log_weight, jnp.concatenate([direction, k[..., None]], -1)
-
-
-@functools.partial(jax.jit, static_argnames="kind")
-def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, kind: Kind) -> Explained:
-    """Go over pairs `x` (sets, 2, n), with `parameters` (sets, j, 6): those of the model and `moments.log_total`.
-
-    The last result holds the means of products of (1, sin, 1 - cos) of the deviations from the locations.
-    """
-    alpha, beta, k1, k2, r, log_total = (parameters[..., i, None] for i in range(6))
-    a, b = (deviation(x[:, i, None], loc)[0] for i, loc in enumerate((alpha, beta)))
-    k = (jnp.broadcast_to(each, a.shape) for each in (k1, k2, r))
-    value, log_weight, weights = responsibilities(log_weights, moments.exponent(kind, a, b, *k) - log_total, share)
-
-    def functions(apart: jax.Array) -> jax.Array:
-        sine = jnp.sin(0.5 * apart)
-        found = jnp.stack([jnp.ones_like(apart), 2 * sine * jnp.cos(0.5 * apart), 2 * sine * sine], 2)
-        # Sum in blocks, so that rounding errors grow only with the number of blocks.
-        return found.reshape(*found.shape[:-1], -1, min(found.shape[-1], MOST_PLACES))
-
-    weights = weights.reshape(*weights.shape[:-1], 1, -1, min(weights.shape[-1], MOST_PLACES))
-    left, right = weights * functions(a), functions(b)
-    products = jnp.einsum("sjami,sjbmi->sjabm", left, right, precision=lax.Precision.HIGHEST)
-    return value, log_weight, jnp.sum(products, -1)
 
 
 class Clusters:
@@ -210,146 +121,36 @@ class Clusters:
         return None
 
 
-class Independent(Clusters):
-    """What expectation maximisation asks of components with independent angles; `parameters` are (sets, j, 2, d)."""
+class Model(Protocol):
+    """What expectation maximisation asks of components of a class; `parameters` are (sets, j, ...)."""
 
-    of_concentrations = slice(None), slice(None), 1
-
-    def __init__(self, angles: int, tied: bool) -> None:
-        self.empty, self.tied = np.broadcast_to([[0.0], [1.0]], (2, angles)), tied
+    empty: Array
+    """Parameters of a component, which fill up their number."""
 
     def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
         """Go over the data."""
-        found: Explained = over_angles(x, share, log_weights, parameters, tied=self.tied)
-        return found
 
     def apart(self, x: Array, places: Array) -> Array:
         """Return half the squares (t, n) of the chords between samples `x` (n, d) and `places` (t, d)."""
-        return chords_of_angles(x, places)
 
     def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
-        """Return the parameters that explain the data best, from what `over` has found."""
-        loc = turns_removed(parameters[:, :, 0] + found[:, :, 0])
-        return np.stack([loc, np.minimum(found[:, :, 1], largest)], 2)
+        """Return parameters that explain the data better, from what `over` has found."""
 
     def rough(self, place: Array, x: Array, share: Array) -> Array:
         """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d)."""
-        mean = share @ np.exp(1j * (x - place)) / max(share.sum(), np.finfo(float).tiny)
-        k = pairs_fit.rough_concentration(np.clip(1 - np.abs(mean), 1e-12, 1))
-        return np.stack([turns_removed(place + np.angle(mean)), np.clip(k, *FIRST_CONCENTRATIONS)])
-
-
-class Directions(Clusters):
-    """What expectation maximisation asks of von Mises-Fisher components; `parameters` are (sets, j, d + 1)."""
-
-    of_concentrations = ..., -1
-
-    def __init__(self, dimension: int, tied: bool) -> None:
-        self.empty, self.tied = np.concatenate([np.eye(dimension)[0], [1.0]]), tied
-
-    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
-        """Go over the data."""
-        found: Explained = over_directions(x, share, log_weights, parameters, tied=self.tied)
-        return found
-
-    def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
-        """Return the parameters that explain the data best, which `over` has found."""
-        return np.concatenate([found[..., :-1], np.minimum(found[..., -1:], largest)], -1)
-
-    def apart(self, x: Array, places: Array) -> Array:
-        """Return half the squares (t, n) of the chords between samples `x` (n, d) and `places` (t, d)."""
-        apart: Array = np.maximum(1 - places @ x.T, 0)
-        return apart
-
-    def rough(self, place: Array, x: Array, share: Array) -> Array:
-        """Return the parameters of a component at `place` (d,) that explains the samples `x` (n, d)."""
-        mean = share @ x / max(share.sum(), np.finfo(float).tiny)
-        r = np.sqrt(mean @ mean)
-        k = pairs_fit.rough_concentration(np.clip(1 - r, 1e-12, 1), len(place))
-        k = np.clip(k, *(len(place) - 1) * np.array(FIRST_CONCENTRATIONS))
-        return np.append(mean / r if r > 0 else place, k)
-
-
-def angles_of(caller: str, samples: ArrayLike, pairs: bool = False) -> int:
-    """Return the length of the last axis of checked samples, which holds the angles of a point."""
-    shape: tuple[int, ...] = np.shape(samples)
-    if not shape or not shape[-1] or (pairs and shape[-1] != 2):
-        raise ValueError(
-            f"{caller}: samples has shape {shape}, but its last axis must hold the angles of a point"
-            f"{', phi and psi' if pairs else ''}."
-        )
-    return shape[-1]
-
-
-def chords_of_angles(x: Array, places: Array) -> Array:
-    """Return the sums (t, n) over all angles of 1 - cos of the differences of samples (n, d) and places (t, d)."""
-    apart: Array = np.sum(2 * np.sin(0.5 * (x - places[:, None])) ** 2, -1)
-    return apart
-
-
-class Dependent:
-    """What expectation maximisation asks of pairs; `parameters` are (sets, j, 21), with the `pairs_fit.cumulants`."""
-
-    empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
-
-    def __init__(self, kind: Kind, caller: str, samples: ArrayLike, tied: bool) -> None:
-        if tied:
-            raise ValueError(f"{caller}: tied=True is not supported for pairs of angles. Leave it out.")
-        angles_of(caller, samples, pairs=True)
-        self.kind = kind
-
-    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
-        """Go over the data."""
-        needed = parameters[..., [0, 1, 2, 3, 4, 5 + pairs_fit.LOG_TOTAL]]
-        found: Explained = over_pairs(x, share, log_weights, needed, self.kind)
-        return found
-
-    def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:
-        """Return parameters that explain the data better, after a few Newton steps."""
-        flat, steps = parameters.reshape(-1, 21), pairs_fit.FEW_STEPS
-        start = np.concatenate([np.zeros((len(flat), 2)), flat[:, 2:5]], 1)
-        end = pairs_fit.maximise(self.kind, found.reshape(-1, 3, 3), start, largest, steps, dtype, flat[:, 5:])
-        locs = turns_removed(end.at[:, :2] + flat[:, :2])
-        return np.concatenate([locs, end.at[:, 2:], end.known], 1).reshape(parameters.shape)
-
-    def apart(self, x: Array, places: Array) -> Array:
-        """Return half the squares (t, n) of the chords between samples `x` (n, 2) and `places` (t, 2)."""
-        return chords_of_angles(x, places)
-
-    def rough(self, place: Array, x: Array, share: Array) -> Array:
-        """Return the parameters (5,) of a component at `place` (2,) that explains the samples `x` (n, 2)."""
-        share = share / max(share.sum(), np.finfo(float).tiny)
-        products = pairs_fit.products_of(turns_removed(x - place)[None], share[None])
-        parameters: Array = pairs_fit.starts(self.kind, products, FIRST_CONCENTRATIONS)[1][0]
-        parameters[:2] = turns_removed(parameters[:2] + place)
-        return parameters
 
     def random(self, generator: np.random.Generator, number: int) -> Array | None:
-        """Return the parameters (j, 5) of components with random locations and correlations.
-
-        They serve as starts for components that cross or have two modes, which `rough` rarely separates because they
-        are not clusters.
-        """
-        phi, psi, correlation = generator.uniform(-1, 1, (3, number))
-        k, r = np.full(number, RANDOM_CONCENTRATION), LARGEST_RANDOM_CORRELATION * correlation
-        return np.stack([np.pi * phi, np.pi * psi, k, k, r], 1)
+        """Return the parameters (j, ...) of random components, or None if `rough` finds all."""
 
     def completed(self, parameters: Array, largest: float, dtype: np.dtype) -> Array:
-        """Append `pairs_fit.cumulants` to parameters (sets, j, 5) of a start, after scaling them down to `largest`."""
-        flat = parameters.reshape(-1, 5).copy()
-        flat[:, 2:] *= np.minimum(largest / np.maximum(np.abs(flat[:, 2:]).max(1, keepdims=True), largest), 1)
-        known = pairs_fit.known_of(self.kind, flat[:, 2:], dtype)
-        return np.concatenate([flat, known], 1).reshape(*parameters.shape[:-1], 21)
-
-
-Family = Independent | Directions | Dependent
+        """Return the parameters of a start as `over` takes them."""
 
 
 class Clustering(NamedTuple):
     """How `Mixture.fit` treats a class of distributions, whose attribute `CLUSTERING` it is."""
 
-    family: Callable[[str, ArrayLike, bool], Family]
-    """Returns the family for a caller, checked samples and `tied`, or raises ValueError."""
+    model: Callable[[str, ArrayLike, bool], Model]
+    """Returns the model for a caller, checked samples and `tied`, or raises ValueError."""
     parameters: Callable[[Any], Array]
     """Returns the parameters (..., j, ...) in float64, from broadcast distributions with a batch (..., j)."""
     distribution: Callable[[Any, Array], Any]
@@ -361,9 +162,9 @@ class Clustering(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The data sets on the device, padded, with the family of the components and their largest concentration."""
+    """The data sets on the device, padded, with the model of the components and their largest concentration."""
 
-    family: Family
+    model: Model
     x: jax.Array
     """Shape (sets, d, n)."""
     share: jax.Array
@@ -377,12 +178,12 @@ class Data(NamedTuple):
         dtype, number = np.dtype(self.x.dtype), at.log_weights.shape[1]
         rest, sets = power_of_two(number) - number, len(at.parameters)
         log_weights = np.pad(at.log_weights, ((0, 0), (0, rest)), constant_values=-np.inf)
-        empty = np.broadcast_to(self.family.empty, (sets, rest, *self.family.empty.shape))
+        empty = np.broadcast_to(self.model.empty, (sets, rest, *self.model.empty.shape))
         parameters = np.concatenate([at.parameters, empty], 1)
-        explained = self.family.over(self.x, self.share, log_weights.astype(dtype), parameters.astype(dtype))
+        explained = self.model.over(self.x, self.share, log_weights.astype(dtype), parameters.astype(dtype))
         value, log_weights, found = (np.asarray(each, np.float64) for each in explained)
         log_weights = log_weights[:, :number]
-        refitted = self.family.refitted(at.parameters, found[:, :number], self.largest, dtype)
+        refitted = self.model.refitted(at.parameters, found[:, :number], self.largest, dtype)
         some = (log_weights > -np.inf).reshape(*log_weights.shape, *[1] * (refitted.ndim - 2))
         return Terms(log_weights, np.where(some, refitted, at.parameters)), value
 
@@ -424,7 +225,7 @@ def places_of(length: int, number: int) -> int:
     return min(max(MOST_NUMBERS // length, FOR_EACH * number, MOST_PLACES // 4), MOST_PLACES)
 
 
-def seed(family: Family, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
+def seed(model: Model, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
     """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
@@ -436,19 +237,19 @@ def seed(family: Family, generator: np.random.Generator, number: int, x: Array, 
     if len(x) > most:
         chosen = generator.choice(len(x), most, p=share / share.sum())
         x, share = x[chosen], np.full(most, 1 / most)
-    # Float32 is enough to compare directions in many dimensions, as in `over_directions`.
+    # Float32 is enough to compare directions in many dimensions, as in `direction_clusters`.
     rough = x.astype(np.float32) if x.shape[1] > FEW_COMPONENTS else x
     nearest, owner, places = np.full(len(x), np.inf), np.zeros(len(x), int), []
     for j in range(number):
         chance = share * (nearest if j else 1)
         chance = chance if chance.sum() > 0 else share
         tried = generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())
-        apart = np.minimum(family.apart(rough, rough[tried]), nearest)
+        apart = np.minimum(model.apart(rough, rough[tried]), nearest)
         best = np.argmin(apart @ share)
         places.append(x[tried[best]])
         owner, nearest = np.where(apart[best] < nearest, j, owner), apart[best]
     owned = [owner == j for j in range(number)]
-    parameters = np.stack([family.rough(place, x[own], share[own]) for place, own in zip(places, owned, strict=True)])
+    parameters = np.stack([model.rough(place, x[own], share[own]) for place, own in zip(places, owned, strict=True)])
     return Terms(np.log(np.maximum([share[own].sum() for own in owned], 1e-3)), parameters)
 
 
@@ -456,12 +257,12 @@ def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: in
     """Return a start for each data set; an `odd` one has random components where `seed` may not find them."""
     found = []
     for x, share in zip(host.x, host.share, strict=True):
-        others = data.family.random(generator, number) if odd else None
+        others = data.model.random(generator, number) if odd else None
         equal = np.full(number, -np.log(number))
-        start = seed(data.family, generator, number, x, share) if others is None else Terms(equal, others)
+        start = seed(data.model, generator, number, x, share) if others is None else Terms(equal, others)
         found.append(start)
     log_weights, parameters = map(np.stack, zip(*found, strict=True))
-    return Terms(log_weights, data.family.completed(parameters, data.largest, np.dtype(data.x.dtype)))
+    return Terms(log_weights, data.model.completed(parameters, data.largest, np.dtype(data.x.dtype)))
 
 
 def fit(

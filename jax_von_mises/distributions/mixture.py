@@ -22,11 +22,10 @@ from jax_von_mises import arguments
 from jax_von_mises.distributions import em
 from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import Distribution, OfAngles, as_leaf
-from jax_von_mises.distributions.pairs_fit import Array
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.torus import last_axis, shape_of_components
 from jax_von_mises.functions import von_mises
-from jax_von_mises.functions.samples import HostSets, WeightedSets, loop_on_host, warn_of_degrees
+from jax_von_mises.functions.samples import Array, HostSets, WeightedSets, loop_on_host, warn_of_degrees
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.sampling.mixture import mixture_of
@@ -409,7 +408,7 @@ class Mixture(OfDensity):
         largest = arguments.finite_number(caller, "largest_concentration", largest_concentration, above=0)
         samples = arguments.parameter(caller, "samples", samples)
         shape, how = np.shape(samples), kind.CLUSTERING
-        family = how.family(caller, samples, tied)
+        model = how.model(caller, samples, tied)
         if start is not None and start.event_shape and shape[-1:] != start.event_shape:
             raise ValueError(
                 f"{caller}: samples has shape {shape}, but the components of the mixture have {start.event_shape[0]} "
@@ -419,19 +418,19 @@ class Mixture(OfDensity):
         if not how.directions:
             warn_of_degrees(caller, sets.samples)
         host = HostSets.of(caller, sets, directions=how.directions)
-        data = few = em.Data(family, *host.on_device(), largest)
+        data = few = em.Data(model, *host.on_device(), largest)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
         if starts > 0:
             places = em.places_of(host.x.shape[2], counts["number"])
             if host.x.shape[1] > places:
                 host = host.some(places, generator)
-                few = em.Data(family, *host.on_device(), largest)
+                few = em.Data(model, *host.on_device(), largest)
 
         def first(i: int) -> em.Terms:
             if start is not None:
                 terms = terms_of(start, sets.kept, how)
-                return terms._replace(parameters=family.completed(terms.parameters, largest, host.dtype))
+                return terms._replace(parameters=model.completed(terms.parameters, largest, host.dtype))
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:

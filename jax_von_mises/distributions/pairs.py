@@ -16,6 +16,7 @@ from jax_von_mises import arguments
 from jax_von_mises.distributions import em, pairs_fit
 from jax_von_mises.distributions.any_density import CircularDistribution
 from jax_von_mises.distributions.base import Parameter, Parametric, computed
+from jax_von_mises.distributions.pair_clusters import Dependent
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.functions import von_mises
@@ -80,7 +81,7 @@ def correlation_of(
 def clustering(kind: Kind) -> em.Clustering:
     """Return how mixtures of a model are fitted."""
     return em.Clustering(
-        family=functools.partial(em.Dependent, kind),
+        model=functools.partial(Dependent, kind),
         parameters=lambda one: np.stack([getattr(one, name) for name in NAMES], -1, dtype=np.float64),
         distribution=lambda kind, parameters: kind(*np.moveaxis(parameters[..., : len(NAMES)], -1, 0)),
     )

@@ -7,7 +7,7 @@ data sets up to the next power of two.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,19 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions.samples import HostSets, WeightedSets, power_of_two, warn_of_degrees
+from jax_von_mises.functions.samples import (
+    Array,
+    HostSets,
+    WeightedSets,
+    kept,
+    power_of_two,
+    rough_concentration,
+    turns_removed,
+    warn_of_degrees,
+)
 from jax_von_mises.numerics.pairs import models, moments
 
 Kind = type[models.Sine | models.Cosine]
-Array = np.ndarray[Any, np.dtype[Any]]
 Parameters = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 # If the likelihood has no maximum, the concentrations estimated by `fit` end near these values.
 LARGEST = {"float32": 1e8, "float64": 1e14}
@@ -179,11 +187,6 @@ def maximise(
     return here
 
 
-def kept(good: Array, new: Array, old: Array) -> Array:
-    """Return `new` for the data sets that are `good`, and `old` for the others."""
-    return np.where(good.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-
 def starts(kind: Kind, products: Array, limits: tuple[float, float]) -> tuple[Array, Array]:
     """Return two starting points (sets, 5), with independent angles and from a normal distribution's precision matrix.
 
@@ -202,16 +205,6 @@ def starts(kind: Kind, products: Array, limits: tuple[float, float]) -> tuple[Ar
     if kind is models.Sine:
         return independent, np.stack([alpha, beta, factor * k1, factor * k2, r], 1)
     return independent, canonical(np.stack([alpha, beta, factor * k1 - r, factor * k2 - r, -r], 1))
-
-
-def rough_concentration(versine: Array, dimension: int = 2) -> Array:
-    """Return the concentration at which the mean of 1 - cos is `versine`; on the circle, the error is below 7 %.
-
-    The formula is equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005.
-    """
-    r = 1 - versine
-    rough: Array = r * (dimension - 1 + versine * (1 + r)) / (versine * (1 + r))
-    return rough
 
 
 def fit(
@@ -243,8 +236,3 @@ def fit(
     best[~host.good] = np.nan
     alpha, beta, k1, k2, r = (jax.device_put(column.reshape(sets.kept).astype(sets.dtype)) for column in best.T)
     return alpha, beta, k1, k2, r
-
-
-def turns_removed(x: Array) -> Array:
-    """Return angles minus their full turns, in [-pi, pi]."""
-    return x - 2 * np.pi * np.rint(x / (2 * np.pi))

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
 from jax_von_mises.distributions.base import Parameter, Parametric
+from jax_von_mises.distributions.direction_clusters import Directions
 from jax_von_mises.distributions.natural import OfNatural
 from jax_von_mises.distributions.natural import total as total_of_naturals
 from jax_von_mises.distributions.pytrees import pytree
@@ -80,7 +81,7 @@ class VonMisesFisher(Parametric):
     FAMILY = sphere.VON_MISES_FISHER
     PARAMETERS = (Parameter("mean_direction", "direction", 1), Parameter("concentration", "nonnegative"))
     CLUSTERING = em.Clustering(
-        family=lambda caller, x, tied: em.Directions(arguments.dimension(caller, "samples", x), tied),
+        model=lambda caller, x, tied: Directions(arguments.dimension(caller, "samples", x), tied),
         parameters=lambda one: np.concatenate(
             [one.mode(), np.expand_dims(one.concentration, -1)], -1, dtype=np.float64
         ),

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
+from jax_von_mises.distributions.angle_clusters import Independent, angles_of
 from jax_von_mises.distributions.base import Distribution
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.distributions.von_mises import VonMises
@@ -67,7 +68,7 @@ class Torus(Distribution):
     components: VonMises
 
     CLUSTERING = em.Clustering(
-        family=lambda caller, samples, tied: em.Independent(em.angles_of(caller, samples), tied),
+        model=lambda caller, samples, tied: Independent(angles_of(caller, samples), tied),
         parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
         distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
     )

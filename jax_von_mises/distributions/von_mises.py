@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.distributions import em
+from jax_von_mises.distributions.angle_clusters import Independent
 from jax_von_mises.distributions.any_density import OfDensity
 from jax_von_mises.distributions.base import OfAngles, Parameter, Parametric
 from jax_von_mises.distributions.natural import OfNatural, total
@@ -79,7 +80,7 @@ class VonMises(Parametric, OfDensity):
     FAMILY = sampler.VON_MISES
     PARAMETERS = (Parameter("loc", "angle"), Parameter("concentration", "nonnegative"))
     CLUSTERING = em.Clustering(
-        family=lambda caller, samples, tied: em.Independent(1, tied),
+        model=lambda caller, samples, tied: Independent(1, tied),
         parameters=lambda one: np.stack([one.loc, one.concentration], -1, dtype=np.float64)[..., None],
         distribution=lambda kind, parameters: kind(parameters[..., 0, 0], parameters[..., 1, 0]),
         event_ndim=0,

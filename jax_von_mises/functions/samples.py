@@ -22,6 +22,7 @@ from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.numerics.sphere.vectors import integers_of
 
+Array = np.ndarray[Any, np.dtype[Any]]
 # The first angles look like another unit than radians if a quarter is beyond a turn and all are multiples of a step
 # (whole degrees, hours, days, or tenths), or if most are beyond two turns, and in an order that is not that of an
 # unwrapped phase, which moves by less than half a turn at a time; in both cases not beyond ten turns in degrees.
@@ -250,11 +251,11 @@ def loop_on_host(caller: str) -> Iterator[None]:
 class HostSets:
     """The samples and weights of `WeightedSets` as NumPy arrays, with one data set in each row."""
 
-    x: "np.ndarray[Any, np.dtype[Any]]"
+    x: Array
     """Samples in float64, of shape (sets, n, event); 0 in data sets that are not `good`."""
-    share: "np.ndarray[Any, np.dtype[Any]]"
+    share: Array
     """Weights that sum to 1, of shape (sets, n)."""
-    good: "np.ndarray[Any, np.dtype[Any]]"
+    good: Array
     """Whether a set has samples, weights of 0 or more that are finite, and a positive weight."""
     dtype: np.dtype
     """Dtype of computations on the device."""
@@ -307,7 +308,7 @@ class HostSets:
         return jax.device_put(x), jax.device_put(share)
 
 
-def unit_vectors(x: "np.ndarray[Any, np.dtype[Any]]") -> "np.ndarray[Any, np.dtype[Any]]":
+def unit_vectors(x: Array) -> Array:
     """Return float64 vectors divided by their lengths; NaN for zero vectors and those that are not finite."""
     with np.errstate(all="ignore"):
         square = np.einsum("...i,...i->...", x, x)
@@ -319,7 +320,7 @@ def unit_vectors(x: "np.ndarray[Any, np.dtype[Any]]") -> "np.ndarray[Any, np.dty
         return unit
 
 
-def refuse_unusable(caller: str, samples: Any, unusable: "np.ndarray[Any, np.dtype[Any]]", directions: bool) -> None:
+def refuse_unusable(caller: str, samples: Any, unusable: Array, directions: bool) -> None:
     """Raise ValueError that names the first samples that are `unusable`, if any is."""
     places = np.argwhere(unusable)
     if not len(places):
@@ -394,3 +395,23 @@ def total(values: jax.Array) -> jax.Array:
         pad = [(0, 0)] * (values.ndim - 1) + [(0, -size % SUM_BLOCK)]
         return total(total(jnp.pad(values, pad).reshape(*values.shape[:-1], -1, SUM_BLOCK)))
     return xla.sum_last_axis(values)
+
+
+def kept(good: Array, new: Array, old: Array) -> Array:
+    """Return `new` for the data sets that are `good`, and `old` for the others."""
+    return np.where(good.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def rough_concentration(versine: Array, dimension: int = 2) -> Array:
+    """Return the concentration at which the mean of 1 - cos is `versine`; on the circle, the error is below 7 %.
+
+    The formula is equation 4.4 of Banerjee et al., J. Mach. Learn. Res. 6, 2005.
+    """
+    r = 1 - versine
+    rough: Array = r * (dimension - 1 + versine * (1 + r)) / (versine * (1 + r))
+    return rough
+
+
+def turns_removed(x: Array) -> Array:
+    """Return angles minus their full turns, in [-pi, pi]."""
+    return x - 2 * np.pi * np.rint(x / (2 * np.pi))
