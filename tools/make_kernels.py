@@ -52,7 +52,7 @@ def header():
         "LN2_TAIL": elementary.LN2_TAIL,
         "PI": np.pi,
         "HALF_PI": np.pi / 2,
-        "HALF_PI_REST": density.half_pi_rest(np.float32),
+        "HALF_PI_REST": circle.half_pi_rest(np.float32),
         "TWO_PI": circle.TWO_PI,
         **{f"TURN_{j}": part for j, part in enumerate(circle.TURN_PARTS["float32"])},
     }

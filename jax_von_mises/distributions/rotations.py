@@ -10,7 +10,7 @@ from jax_von_mises import arguments
 from jax_von_mises.distributions.base import Parameter, Parametric
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.numerics import rotations
-from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import valid
 from jax_von_mises.numerics.sphere import vectors
 from jax_von_mises.sampling.rotations import ISOTROPIC_GAUSSIAN
 

@@ -20,8 +20,7 @@ from jax_von_mises.distributions.natural import total as total_of_naturals
 from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.functions.samples import WeightedSets, check_size, total
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import nan_unless, with_slopes
+from jax_von_mises.numerics.elementary import nan_unless, valid, with_slopes
 from jax_von_mises.numerics.natural import log_density_of_directions
 from jax_von_mises.numerics.sphere import cosine, moments, vectors
 from jax_von_mises.sampling import sphere

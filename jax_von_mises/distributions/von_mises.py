@@ -19,7 +19,7 @@ from jax_von_mises.distributions.pytrees import pytree
 from jax_von_mises.functions import fitting, von_mises
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import at_exact
-from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import valid
 from jax_von_mises.numerics.natural import (
     angle_of,
     density_of_angles,

@@ -15,8 +15,7 @@ from jax_von_mises.functions.samples import WeightedSets, check_size, total, war
 from jax_von_mises.functions.von_mises import direction
 from jax_von_mises.numerics import bessel
 from jax_von_mises.numerics.circle import deviation, less_turns
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over
+from jax_von_mises.numerics.elementary import cosine, nan_unless, sine_over, valid
 from jax_von_mises.numerics.sphere import moments
 
 # Number of leading angles among which the origin is chosen.

@@ -19,8 +19,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.numerics import xla
 from jax_von_mises.numerics.circle import LARGEST_LOC
-from jax_von_mises.numerics.elementary import nan_unless
-from jax_von_mises.numerics.sphere.vectors import integers_of
+from jax_von_mises.numerics.elementary import integers_of, nan_unless
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # The first angles look like another unit than radians if a quarter is beyond a turn and all are multiples of a step

@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_von_mises.numerics import density, named
 from jax_von_mises.numerics.circle import (
     TWO_PI,
     at_exact,
-    deviation,
     exact_deviation,
+    half_pi_rest,
     less_turns,
     reduce_turns,
     with_derivative_of,
@@ -77,11 +76,6 @@ def log_prob(law: Law) -> Function:
         return at_exact(lambda x: law.log_density(x, shape), difference, lost)
 
     return compute
-
-
-def normal_score(value: jax.Array, loc: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return the derivative of the logarithm of the wrapped normal density with respect to the value."""
-    return named.normal_score(deviation(value, loc)[0], scale)
 
 
 @functools.cache
@@ -201,7 +195,7 @@ def before(tails: Tails, start: jax.Array, loc: jax.Array, shape: jax.Array) -> 
     """
     cut, turns, lost = exact_deviation(start, loc)
     nearest = np.asarray(np.pi, loc.dtype)
-    beyond_pi = 2 * density.half_pi_rest(loc.dtype)
+    beyond_pi = 2 * half_pi_rest(loc.dtype)
     lost = lost + jnp.where(start == nearest, beyond_pi, jnp.where(start == -nearest, -beyond_pi, 0))
     beyond = cut >= 0
     tail = one_tail(tails, cut, shape, lost, beyond)

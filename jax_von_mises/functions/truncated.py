@@ -31,8 +31,7 @@ from jax_von_mises.numerics.arc import (
     stacked,
 )
 from jax_von_mises.numerics.circle import TWO_PI, less_turns, reduce_turns, wrap
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.elementary import nan_unless, valid
 
 Array = jax.Array
 

@@ -24,8 +24,7 @@ from jax_von_mises.functions import symmetric
 from jax_von_mises.functions.divergence import Normaliser, divergence
 from jax_von_mises.numerics import bessel, density, quantile, tail_probability, xla
 from jax_von_mises.numerics.circle import deviation, exact_deviation, reduce_turns, wrap
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import with_slopes
+from jax_von_mises.numerics.elementary import valid, with_slopes
 from jax_von_mises.numerics.sharding import sharded_by_batch
 from jax_von_mises.numerics.sphere import moments
 

@@ -16,6 +16,7 @@ LARGEST_ANGLE = {
     np.dtype(np.float64): float(np.pi),
 }
 TWO_PI = 2 * np.pi
+HALF_PI = np.pi / 2
 # 2 pi as a sum of three numbers. The first two have so few digits that their products with the number of turns are
 # exact up to 2^12 turns (float32) or 2^27 (float64). For more turns, the rounding errors stay below the spacing of
 # floats near `loc`.
@@ -119,3 +120,12 @@ def rounded_off(x: jax.Array, loc: jax.Array) -> jax.Array:
 def less_turns(x: jax.Array, missing: ArrayLike) -> jax.Array:
     """Return `x` minus its full turns, plus `missing`; only `x` has a derivative, which is 1."""
     return reduce_turns(x) + missing
+
+
+def half_pi_rest(dtype: DTypeLike) -> float:
+    """Return pi/2 minus the float nearest to it.
+
+    Without this correction, the tail integral would be inaccurate near pi.
+    """
+    nearest = np.asarray(HALF_PI, dtype)
+    return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)

@@ -14,14 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import DTypeLike
 
 from jax_von_mises.numerics import bessel, coefficients, xla
+from jax_von_mises.numerics.circle import HALF_PI, half_pi_rest
 from jax_von_mises.numerics.elementary import (
     cosine,
     exp_product,
     log_parts,
-    nan_unless,
     polynomial,
     product_parts,
     sine_over,
@@ -32,12 +31,6 @@ from jax_von_mises.numerics.elementary import (
 
 # Below this concentration, the distribution is uniform up to rounding.
 KAPPA_MIN = 1e-30
-HALF_PI = np.pi / 2
-
-
-def valid(concentration: jax.Array) -> jax.Array:
-    """Return the concentration, or NaN where it is negative."""
-    return nan_unless(concentration, concentration >= 0)
 
 
 class HalfAngle(NamedTuple):
@@ -79,15 +72,6 @@ class HalfAngle(NamedTuple):
             sin=sin,
             cos=jnp.where(upper, 2 * sine2 - 1, 1 - 2 * sine2),
         )
-
-
-def half_pi_rest(dtype: DTypeLike) -> float:
-    """Return pi/2 minus the float nearest to it.
-
-    Without this correction, the tail integral would be inaccurate near pi.
-    """
-    nearest = np.asarray(HALF_PI, dtype)
-    return float(HALF_PI - float(nearest)) + (6.123233995736766e-17 if dtype == jnp.float64 else 0.0)
 
 
 def density_root(half: HalfAngle, kappa: jax.Array, inverse: jax.Array) -> tuple[jax.Array, jax.Array]:

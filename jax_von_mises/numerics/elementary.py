@@ -394,3 +394,13 @@ def exp_product(a: jax.Array, b: tuple[jax.Array, jax.Array, jax.Array], c: jax.
     return scale_by(
         polynomial(coefficients.EXP, (((large - whole * LN2_HEAD) - c) - whole * LN2_TAIL) + small), exponent
     )
+
+
+def valid(concentration: jax.Array) -> jax.Array:
+    """Return the concentration, or NaN where it is negative."""
+    return nan_unless(concentration, concentration >= 0)
+
+
+def integers_of(x: jax.Array) -> jax.Array:
+    """Return the bits of floats as signed integers."""
+    return lax.bitcast_convert_type(lax.stop_gradient(x), np.dtype(f"int{jnp.finfo(x.dtype).bits}"))

@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jax_von_mises.numerics import normal, xla
-from jax_von_mises.numerics.density import HALF_PI, half_pi_rest
+from jax_von_mises.numerics.circle import HALF_PI, half_pi_rest
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 
 # Terms on each side of the wrapped normal's series. Beyond them, terms are below 1e-16 of the sum.

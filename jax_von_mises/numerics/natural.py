@@ -32,7 +32,7 @@ from jax import lax
 
 from jax_von_mises.numerics import density
 from jax_von_mises.numerics.circle import TWO_PI, deviation, exact_deviation, reduce_turns, with_derivative_of
-from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import valid
 from jax_von_mises.numerics.sphere import moments, vectors
 
 # Lengths below this one are replaced by it. The smallest float16 needs a larger one.

@@ -28,8 +28,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import normal, xla
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import polynomial, sine_over
+from jax_von_mises.numerics.elementary import polynomial, sine_over, valid
 from jax_von_mises.numerics.quadrature import add_terms, gauss_legendre, tail_step
 from jax_von_mises.numerics.sphere import vectors
 from jax_von_mises.numerics.table import QuantileTable, two_tails

@@ -28,7 +28,8 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import bessel, coefficients, quadrature, xla
-from jax_von_mises.numerics.density import HALF_PI, KAPPA_MIN, HalfAngle, score
+from jax_von_mises.numerics.circle import HALF_PI
+from jax_von_mises.numerics.density import KAPPA_MIN, HalfAngle, score
 from jax_von_mises.numerics.elementary import (
     COSINE64,
     LOG2_E,

@@ -19,8 +19,7 @@ from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import elementary, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.numerics.elementary import nan_unless, valid
 from jax_von_mises.numerics.pairs import models, quantile
 from jax_von_mises.sampling import tails, transform
 from jax_von_mises.sampling.counter import Wide, Words

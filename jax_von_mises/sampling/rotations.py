@@ -16,8 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import rotations, xla
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import nan_unless, square_root
+from jax_von_mises.numerics.elementary import nan_unless, square_root, valid
 from jax_von_mises.numerics.sphere import vectors
 from jax_von_mises.sampling import tails
 from jax_von_mises.sampling.numbers import Numbers

@@ -26,8 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises.numerics import normal, xla
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import cosine, sine_over
+from jax_von_mises.numerics.elementary import cosine, sine_over, valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.sphere import radial, vectors
 from jax_von_mises.sampling import tails, transform

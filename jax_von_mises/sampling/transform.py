@@ -18,8 +18,7 @@ from jax.sharding import NamedSharding
 
 from jax_von_mises.numerics import quantile, tail_integral, xla
 from jax_von_mises.numerics.circle import largest_angle, reduce_turns, wrap
-from jax_von_mises.numerics.density import valid
-from jax_von_mises.numerics.elementary import clip
+from jax_von_mises.numerics.elementary import clip, valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.numerics.table import below_half
 from jax_von_mises.sampling import counter

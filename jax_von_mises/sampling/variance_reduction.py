@@ -18,7 +18,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jax_von_mises import arguments
 from jax_von_mises.numerics import quantile, xla
 from jax_von_mises.numerics.circle import reduce_turns, wrap
-from jax_von_mises.numerics.density import valid
+from jax_von_mises.numerics.elementary import valid
 from jax_von_mises.numerics.sharding import broadcast_sharded
 from jax_von_mises.sampling import counter, sampler, tails
 from jax_von_mises.sampling.request import Request, draw

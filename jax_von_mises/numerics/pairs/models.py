@@ -30,8 +30,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics import elementary
-from jax_von_mises.numerics.circle import rounded_off
-from jax_von_mises.numerics.density import half_pi_rest
+from jax_von_mises.numerics.circle import half_pi_rest, rounded_off
 from jax_von_mises.numerics.elementary import inverse_root, reciprocal, square_root
 
 # Lower bound of the second concentration, at which the second angle is uniform to rounding but has a mean direction.

@@ -8,6 +8,7 @@ from jax_von_mises.numerics import density as circle_density
 from jax_von_mises.numerics import quantile as circle_quantile
 from jax_von_mises.numerics import tail_integral as circle_tail_integral
 from jax_von_mises.numerics import tail_probability as circle_tail
+from jax_von_mises.numerics.circle import half_pi_rest
 from jax_von_mises.numerics.elementary import nan_unless, with_slopes
 from jax_von_mises.numerics.sphere import fits, radial
 
@@ -41,7 +42,7 @@ def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
         away, rest = jnp.sqrt(1 - x), jnp.sqrt(1 + x)
         small = 2 * jnp.arctan2(jnp.minimum(away, rest), jnp.maximum(away, rest))
         angle = jnp.where(x < 0, np.pi - small, small)
-        lost = jnp.where(x < 0, ((np.pi - angle) - small) + 2 * circle_density.half_pi_rest(w.dtype), 0)
+        lost = jnp.where(x < 0, ((np.pi - angle) - small) + 2 * half_pi_rest(w.dtype), 0)
         below = 2 * circle_tail.lower_tail(-angle, limit, -lost)
     else:
         beyond, near, _ = tail(x, limit, dimension)

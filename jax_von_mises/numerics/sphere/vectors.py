@@ -15,6 +15,7 @@ from jax import lax
 from jax_von_mises.numerics import platform, xla
 from jax_von_mises.numerics.elementary import (
     head,
+    integers_of,
     inverse_root,
     nan_unless,
     polynomial,
@@ -47,11 +48,6 @@ class Direction(NamedTuple):
 
     unit: jax.Array
     lost: jax.Array
-
-
-def integers_of(x: jax.Array) -> jax.Array:
-    """Return the bits of floats as signed integers."""
-    return lax.bitcast_convert_type(lax.stop_gradient(x), np.dtype(f"int{jnp.finfo(x.dtype).bits}"))
 
 
 def times_power_of_two(x: jax.Array, exponent: jax.Array) -> jax.Array:
