@@ -184,7 +184,7 @@ def by_kernels(k, count):
 
     import jax_von_mises as jvm
     from jax_von_mises import environment
-    from jax_von_mises.sampling import cuda
+    from jax_von_mises.von_mises import cuda
 
     if jax.default_backend() != "gpu":
         raise Unavailable("JAX does not run on a GPU")

@@ -1,6 +1,7 @@
 """Draw the folders and modules of the package, as listed in the import contract in pyproject.toml and in the source."""
 
 import ast
+import re
 import textwrap
 import tomllib
 from pathlib import Path
@@ -8,15 +9,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "jax_von_mises"
 INK, BLUE, GREY = "#222222", "#0072B2", "#555555"
+TEXT = {"va": "center", "color": INK, "linespacing": 1.2}
 
 
 def layers():
-    """Return the folders and modules in the order of the contract, from top to bottom."""
+    """Return the rows of the contract, from top to bottom: the folders and modules in each."""
     linter = tomllib.loads(
         (HERE.parent / "pyproject.toml").read_text(encoding="utf-8")
     )["tool"]["importlinter"]
     (contract,) = linter["contracts"]
-    return contract["layers"]
+    return [re.split(r" *[|:] *", row) for row in contract["layers"]]
 
 
 def modules(layer):
@@ -45,42 +47,35 @@ def picture():
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
-    names = layers()
-    figure = Figure(figsize=(10, 0.8 * len(names)), layout="constrained")
+    rows = layers()
+    figure = Figure(figsize=(11, 0.9 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    for row, name in enumerate(reversed(names)):
-        axes.add_patch(
-            FancyBboxPatch(
-                (0, row), 10, 0.74, "round,pad=0.04", facecolor="white", edgecolor=BLUE
+    for row, names in enumerate(reversed(rows)):
+        width = 12 / len(names)
+        for column, name in enumerate(names):
+            left = column * width
+            axes.add_patch(
+                FancyBboxPatch(
+                    (left, row),
+                    width - 0.2,
+                    0.78,
+                    "round,pad=0.04",
+                    facecolor="white",
+                    edgecolor=BLUE,
+                )
             )
-        )
-        axes.text(
-            0.15, row + 0.36, name, va="center", fontsize=12, color=INK, weight="bold"
-        )
-        axes.text(
-            1.9,
-            row + 0.58,
-            purpose(name),
-            va="center",
-            fontsize=8.5,
-            color=GREY,
-            style="italic",
-        )
-        contents = textwrap.fill("  ".join(modules(name)), 100)
-        axes.text(
-            1.9,
-            row + 0.22,
-            contents,
-            va="center",
-            fontsize=9,
-            color=INK,
-            linespacing=1.2,
-        )
+            axes.text(left + 0.1, row + 0.64, name, **TEXT, fontsize=11, weight="bold")
+            characters = int(12 * width)
+            about = textwrap.shorten(purpose(name), characters - 2 * len(name))
+            start = left + 0.45 + 0.12 * len(name)
+            axes.text(start, row + 0.64, about, **TEXT, fontsize=8, style="italic")
+            contents = textwrap.fill("  ".join(modules(name)), characters)
+            axes.text(left + 0.1, row + 0.25, contents, **TEXT, fontsize=7)
     arrow = {"arrowstyle": "->", "color": GREY, "linewidth": 1.5}
-    axes.annotate("", (-0.35, 0.1), (-0.35, len(names) - 0.4), arrowprops=arrow)
+    axes.annotate("", (-0.35, 0.1), (-0.35, len(rows) - 0.4), arrowprops=arrow)
     axes.text(
         -0.55,
-        len(names) / 2,
+        len(rows) / 2,
         "imports",
         rotation=90,
         ha="center",
@@ -88,7 +83,7 @@ def picture():
         color=GREY,
         fontsize=11,
     )
-    axes.set(xlim=(-0.8, 10.1), ylim=(-0.1, len(names) - 0.15))
+    axes.set(xlim=(-0.8, 12.1), ylim=(-0.1, len(rows) - 0.15))
     axes.set_axis_off()
     return figure
 

@@ -24,7 +24,7 @@ import jax_von_mises
 import jax_von_mises.rotations
 from docs import architecture, results
 from docs.examples import drawing
-from jax_von_mises.distributions.base import Distribution
+from jax_von_mises.engine.base import Distribution
 
 HERE = Path(__file__).parent
 STATIC = HERE / "_static"

@@ -15,10 +15,8 @@ This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 ...     pair = numpyro.sample("pair", SineBivariateVonMises(-1.1, 2.4, 5.0, 6.0, weighted_correlation=0.5))
 """
 
-import importlib
 import inspect
 import itertools
-import pkgutil
 import re
 import textwrap
 import types
@@ -30,9 +28,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jax_von_mises import arguments
-from jax_von_mises import distributions as package
-from jax_von_mises.distributions import base
+from jax_von_mises import arguments, public
+from jax_von_mises.engine import base
 from jax_von_mises.numerics.circle import with_derivative_of
 from jax_von_mises.numerics.elementary import clip
 
@@ -179,7 +176,7 @@ def with_parameters_of(distribution: Any, of: type[base.Parametric]) -> Any:
 def classes(of: type[base.Parametric]) -> Iterator[type[base.Parametric]]:
     """Yield the subclasses that can be drawn, without those that stand for others and draw as they do."""
     for each in of.__subclasses__():
-        if "FAMILY" in vars(each) and each.__module__.startswith(f"{package.__name__}."):
+        if "FAMILY" in vars(each) and each.__module__.startswith(f"{public.__package__}."):
             yield each
         yield from classes(each)
 
@@ -264,8 +261,6 @@ def register_divergence(p: Any, of: type[base.Parametric], q: Any, other: type[b
         return divergence
 
 
-for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-    importlib.import_module(module.name)
 MADE = {each.__name__: made_from(each) for each in sorted(classes(base.Parametric), key=lambda of: of.__name__)}
 globals().update(MADE)
 __all__ += list(MADE)

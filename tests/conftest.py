@@ -13,7 +13,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from jax_von_mises.sampling import counter
+from jax_von_mises.engine import counter
 
 # Meshes need several devices. Most users have one CPU device, on which programs use other array shapes, so
 # `make test-more` repeats some tests with CPU_DEVICES=1.

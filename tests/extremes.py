@@ -7,8 +7,8 @@ serves all examples.
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_von_mises.functions import fitting, truncated
-from jax_von_mises.numerics import bessel, circle, coefficients, density, quantile, tail_integral
+from jax_von_mises.numerics import circle, coefficients
+from jax_von_mises.von_mises import bessel, density, fitting, quantile, tail_integral, truncated
 
 LANES = 96
 # Largest absolute decimal exponent of the numbers drawn, which covers nearly the range of floats.

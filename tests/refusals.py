@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec
 import jax_von_mises as jvm
 import jax_von_mises.numpyro
 from jax_von_mises import rotations, runtime
-from jax_von_mises.distributions.base import Distribution, Parametric
+from jax_von_mises.engine.base import Distribution, Parametric
 
 # Longest time of a call in seconds; a call compiles at most a small program.
 PATIENCE = 30

@@ -17,7 +17,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_von_mises as jvm
 from jax_von_mises import environment
-from jax_von_mises.sampling import counter, cuda
+from jax_von_mises.engine import counter
+from jax_von_mises.von_mises import cuda
 from tests import children
 
 pytestmark = pytest.mark.gpu
@@ -213,7 +214,7 @@ def test_no_access_outside_the_arrays(by_kernels):
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         pytest.skip("compute-sanitizer is not on the path")
-    code = "from jax_von_mises.sampling import cuda\n"
+    code = "from jax_von_mises.von_mises import cuda\n"
     code += "for cipher in cuda.KEY_SIZES:\n    for n in (1, 5, 1027, 2**20 + 3):\n"
     code += "        assert cuda.difference(cipher, n) is None, (cipher, n)\n"
     command = [tool, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9", sys.executable]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from jax import random
 
 import jax_von_mises as jvm
-from jax_von_mises.functions.truncated import good_arc
 from jax_von_mises.numerics import circle
-from jax_von_mises.sampling import transform
+from jax_von_mises.von_mises import transform
+from jax_von_mises.von_mises.truncated import good_arc
 from tests import extremes, reference
 from tests.marks import more
 

@@ -28,8 +28,9 @@ def programs():
     import jax.numpy as jnp
 
     import jax_von_mises as jvm
-    from jax_von_mises.distributions import em, pairs_fit
-    from jax_von_mises.numerics.pairs import models
+    from jax_von_mises.engine import em
+    from jax_von_mises.pairs import fit as pairs_fit
+    from jax_von_mises.pairs import models
 
     def floats(*shape):
         return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -42,7 +42,7 @@ def cells_by_products(values, powers, origin):
     return jnp.concatenate([first, rises @ jnp.asarray(powers, values.dtype)], axis=1).T
 
 
-# Workarounds of `jax_von_mises.numerics.xla`, each with the code that replaces it and a case that is then worse.
+# Workarounds of `jax_von_mises.compiler.xla`, each with the code that replaces it and a case that is then worse.
 WITHOUT = {
     "hidden": (lambda constants, x: [x.dtype.type(c) for c in constants], "direct, threefry2x32"),
     "carry_sign_on_cuda": (lambda t, negative, most: (t, negative), "table, threefry2x32"),
@@ -72,7 +72,8 @@ def cases():
     import numpy as np
 
     from jax_von_mises import sample_von_mises, sample_von_mises_fisher
-    from jax_von_mises.sampling import counter, request, sampler
+    from jax_von_mises.engine import counter, request
+    from jax_von_mises.von_mises import sampler
     from tests.distributions.conformance.examples import EXAMPLES, PLAIN
 
     def of_key(implementation, function):
@@ -171,7 +172,7 @@ def without_workarounds():
     """Yield each name in `WITHOUT`, its case, and the case's function and arguments, with the workaround disabled."""
     import jax
 
-    from jax_von_mises.numerics import xla
+    from jax_von_mises.compiler import xla
 
     of_case = {name: rest for name, *rest in cases()}
     for name, (plain, case) in WITHOUT.items():

@@ -1,8 +1,8 @@
-"""Make `jax_von_mises/sampling/kernels/angles.ptx`, the shipped CUDA kernels, from `angles.cu`.
+"""Make `jax_von_mises/von_mises/kernels/angles.ptx`, the shipped CUDA kernels, from `angles.cu`.
 
 Run from the repository root, with nvcc 13.0 on the path (takes seconds; needs no GPU)::
 
-    python -m tools.make_kernels            # writes jax_von_mises/sampling/kernels/angles.ptx
+    python -m tools.make_kernels            # writes jax_von_mises/von_mises/kernels/angles.ptx
     python -m tools.make_kernels --check    # only reports whether the committed file is current
 
 PTX is text that the driver compiles for the GPU at hand. The first line of the file identifies its source;
@@ -20,9 +20,10 @@ import tempfile
 
 import numpy as np
 
-from jax_von_mises.numerics import circle, coefficients, density, elementary, tail_integral
+from jax_von_mises.numerics import circle, coefficients, elementary
+from jax_von_mises.von_mises import density, tail_integral
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "sampling" / "kernels"
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "jax_von_mises" / "von_mises" / "kernels"
 SOURCE, TARGET = FOLDER / "angles.cu", FOLDER / "angles.ptx"
 # The oldest GPU architecture and the oldest version of PTX with all instructions of the source. Drivers for CUDA 12 can
 # read this version; nvcc would write a newer one.

@@ -1,4 +1,4 @@
-"""Make `jax_von_mises/numerics/sphere/fits.npz`, the coefficients of `fits` for up to 16 dimensions.
+"""Make `jax_von_mises/sphere/fits.npz`, the coefficients of `fits` for up to 16 dimensions.
 
 Run from the repository root, in the test environment (about ten seconds)::
 
@@ -16,7 +16,7 @@ import itertools
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 
-from jax_von_mises.numerics.sphere import fits, shipped
+from jax_von_mises.sphere import fits, shipped
 
 LARGEST_DIMENSION = 16
 SIDES = (True, False)

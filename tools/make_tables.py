@@ -5,7 +5,7 @@ Run from the repository root, in the test environment (about half a minute)::
     python -m tools.make_tables            # writes jax_von_mises/numerics/coefficients.py
     python -m tools.make_tables --check    # only reports whether the committed file is current
 
-`jax_von_mises/numerics/tail_integral.py` and `jax_von_mises/numerics/quantile.py` explain what the constants
+`jax_von_mises/von_mises/tail_integral.py` and `jax_von_mises/von_mises/quantile.py` explain what the constants
 approximate. The exact values come from `tests/reference.py`, the float64 reference that the tests use as well.
 """
 

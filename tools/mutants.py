@@ -30,10 +30,16 @@ import tempfile
 ROOT = pathlib.Path(__file__).parent.parent
 # Folders of the package, and their tests. Files named like the module with the fault run first.
 AREAS = {
+    "compiler": "tests/numerics",
     "numerics": "tests/numerics tests/functions",
-    "functions": "tests/functions tests/test_bounds.py tests/test_properties.py",
-    "sampling": "tests/sampling",
-    "distributions": "tests/distributions",
+    "engine": "tests/sampling tests/distributions",
+    "any_density": "tests/numerics tests/distributions",
+    "von_mises": "tests/functions tests/numerics tests/sampling tests/test_bounds.py tests/test_properties.py",
+    "sphere": "tests/numerics tests/sampling tests/distributions",
+    "circle": "tests/distributions",
+    "pairs": "tests/numerics tests/distributions",
+    "rotations": "tests/distributions",
+    "mixture": "tests/distributions",
     "streams": "tests/streams",
 }
 # Tables, and code that runs only on a GPU.

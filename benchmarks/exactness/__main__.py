@@ -16,7 +16,7 @@ from benchmarks import environment
 from benchmarks.exactness import counting, expected, report, verdicts, words
 from benchmarks.exactness.damage import DAMAGES
 from benchmarks.text import new_file, table
-from jax_von_mises.sampling import counter
+from jax_von_mises.engine import counter
 
 __all__ = ["Distribution", "examine", "main", "run", "sampler", "shares"]
 

@@ -9,7 +9,7 @@ from jax import lax
 
 import jax_von_mises as jvm
 from benchmarks.exactness import expected
-from jax_von_mises.sampling import counter
+from jax_von_mises.engine import counter
 
 __all__ = ["LAGS", "ORDERS", "at_once", "count_blocks"]
 

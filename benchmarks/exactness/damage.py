@@ -10,7 +10,8 @@ import numpy as np
 from jax import lax
 
 import jax_von_mises as jvm
-from jax_von_mises.sampling import counter, tails, transform
+from jax_von_mises.engine import counter, tails
+from jax_von_mises.von_mises import transform
 
 __all__ = ["DAMAGES"]
 

@@ -19,7 +19,7 @@ import jax_von_mises as jvm
 from benchmarks import reference
 from benchmarks.exactness import expected
 from benchmarks.exactness.verdicts import Verdict
-from jax_von_mises.sampling import transform
+from jax_von_mises.von_mises import transform
 
 __all__ = ["CHUNK", "CHUNKS", "cubics", "errors", "largest_error", "stream", "threefry", "verdict"]
 

@@ -8,8 +8,9 @@ import jax_von_mises as jvm
 from benchmarks import timing
 from benchmarks.competitors import cycling
 from benchmarks.profile_gpu.measuring import Sample, keys, race
+from jax_von_mises.engine import counter
 from jax_von_mises.numerics import circle
-from jax_von_mises.sampling import counter, transform
+from jax_von_mises.von_mises import transform
 
 __all__ = ["roofline"]
 

@@ -11,7 +11,7 @@ def words(implementation):
     """Return words of the package, and of JAX with the same key."""
     import jax
 
-    from jax_von_mises.sampling import counter
+    from jax_von_mises.engine import counter
 
     def ours(count):
         return of_keys(lambda key: counter.words(key, (count,), 1)[0], implementation=implementation)

@@ -25,7 +25,7 @@ import numpy as np
 from jax_von_mises import environment, runtime
 from jax_von_mises.cli import summary
 from jax_von_mises.cli.program import BadArgument, Failure
-from jax_von_mises.sampling import draws
+from jax_von_mises.engine import draws
 from jax_von_mises.streams import disk, writer
 from jax_von_mises.streams.stream import split_evenly
 

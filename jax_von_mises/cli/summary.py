@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises.distributions.pairs import CosineBivariateVonMises, SineBivariateVonMises
-from jax_von_mises.distributions.sphere import VonMisesFisher
-from jax_von_mises.distributions.von_mises import VonMises
 from jax_von_mises.numerics.circle import LARGEST_LOC
+from jax_von_mises.pairs.distribution import CosineBivariateVonMises, SineBivariateVonMises
+from jax_von_mises.sphere.distribution import VonMisesFisher
 from jax_von_mises.streams import writer
+from jax_von_mises.von_mises.distribution import VonMises
 
 # Pairs are tested up to this concentration; far beyond it, they can be NaN.
 LARGEST_OF_PAIRS = 1e7

@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from jax_von_mises.numerics import coefficients, platform, xla
+from jax_von_mises.compiler import platform, xla
+from jax_von_mises.numerics import coefficients
 
 Function = Callable[..., jax.Array]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.numerics.xla import tree_sum
+from jax_von_mises.compiler.xla import tree_sum
 
 # `add_terms` computes longer float64 sums in a loop.
 UNROLLED = 16

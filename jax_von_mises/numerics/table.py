@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
-from jax_von_mises.numerics import xla
+from jax_von_mises.compiler import xla
 
 
 class OctaveGrid(NamedTuple):

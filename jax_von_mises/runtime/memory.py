@@ -12,8 +12,8 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import Request, program
+from jax_von_mises.engine.request import Request, program
+from jax_von_mises.von_mises import sampler
 
 # Larger batches gain nothing: on any device, drawing this many angles takes far longer than starting a program.
 AT_MOST = 2**26

@@ -15,8 +15,9 @@ import numpy as np
 from jax.extend.backend import get_backend
 
 from jax_von_mises import environment
+from jax_von_mises.engine import counter
 from jax_von_mises.runtime import memory
-from jax_von_mises.sampling import counter, sampler
+from jax_von_mises.von_mises import sampler
 
 ANGLES, DIRECT, REPEATS = 2**22, 2**12, 5
 CONCENTRATION = 4.0
@@ -103,7 +104,7 @@ def kernels() -> str | None:
     """Return why the CUDA kernels are not used, "" if they are; None if they are off."""
     if not environment.cuda_kernels():
         return None
-    from jax_von_mises.sampling import cuda
+    from jax_von_mises.von_mises import cuda
 
     return next(filter(None, map(cuda.fault, cuda.KEY_SIZES)), "")
 

@@ -12,8 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.sampling import draws, sampler
-from jax_von_mises.sampling.request import Request, program
+from jax_von_mises.engine import draws
+from jax_von_mises.engine.request import Request, program
+from jax_von_mises.von_mises import sampler
 
 
 class Compiled(NamedTuple):

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import Distribution
+from jax_von_mises.engine.base import Distribution
 from jax_von_mises.streams.stream import Spans, Stream
 
 

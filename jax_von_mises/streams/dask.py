@@ -19,9 +19,9 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.functions import von_mises
-from jax_von_mises.sampling import sampler
-from jax_von_mises.sampling.request import Request, draw
+from jax_von_mises.engine.request import Request, draw
+from jax_von_mises.von_mises import functions as von_mises
+from jax_von_mises.von_mises import sampler
 
 try:
     # This absolute import finds the library, not this module.

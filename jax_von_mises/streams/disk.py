@@ -8,7 +8,7 @@ import secrets
 import warnings
 from collections.abc import Callable
 
-from jax_von_mises.functions.samples import depth_of_caller
+from jax_von_mises.engine.samples import depth_of_caller
 
 try:
     import fcntl

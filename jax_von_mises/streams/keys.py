@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.sampling import counter
+from jax_von_mises.engine import counter
 
 # Tags that are folded in before a name or a number. They distinguish the keys of names, the keys of numbers, and those
 # that users get by `split` or by `fold_in` of a small number (which are the same: fold_in(key, i) is split(key, n)[i]).

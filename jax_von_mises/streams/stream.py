@@ -22,9 +22,9 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import Distribution
-from jax_von_mises.sampling import counter, draws
-from jax_von_mises.sampling.request import Request, by_family, draw, family_named
+from jax_von_mises.engine import counter, draws
+from jax_von_mises.engine.base import Distribution
+from jax_von_mises.engine.request import Request, by_family, draw, family_named
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
 FORMAT = "jax_von_mises stream 3"

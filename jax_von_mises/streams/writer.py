@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.distributions.base import Distribution
+from jax_von_mises.engine.base import Distribution
 from jax_von_mises.streams import blocks, disk
 from jax_von_mises.streams.batches import SampleBatches
 from jax_von_mises.streams.blocks import Found, Plan

@@ -16,7 +16,7 @@ from scipy import special
 
 import jax_von_mises
 from jax_von_mises.cli import program, summary
-from jax_von_mises.sampling import draws
+from jax_von_mises.engine import draws
 from jax_von_mises.streams import npy
 from tests import children
 from tests.marks import slow

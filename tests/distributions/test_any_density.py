@@ -11,8 +11,9 @@ from jax.scipy import special
 from scipy import stats
 
 from jax_von_mises import CircularDistribution, SineSkewed, VonMises
-from jax_von_mises.numerics.any_density import panels
-from jax_von_mises.sampling import any_density, counter
+from jax_von_mises.any_density import draw as any_density
+from jax_von_mises.any_density import panels
+from jax_von_mises.engine import counter
 
 slow = pytest.mark.slow
 # Largest error of an angle near the median of a uniform distribution from rounding of its tail probability.

@@ -17,8 +17,8 @@ from jax_von_mises import (
     WrappedCauchy,
     WrappedNormal,
 )
+from jax_von_mises.engine import counter
 from jax_von_mises.rotations import IsotropicGaussianSO3
-from jax_von_mises.sampling import counter
 from tests import reference
 
 WEIGHTS = np.array([0.2, 0.5, 0.3])

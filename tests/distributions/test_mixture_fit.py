@@ -17,7 +17,7 @@ from jax_von_mises import (
     VonMisesFisher,
     WrappedCauchy,
 )
-from jax_von_mises.distributions import em
+from jax_von_mises.engine import em
 
 more, slow = pytest.mark.more, pytest.mark.slow
 ANGLES = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))

@@ -234,7 +234,7 @@ def test_derivatives_of_draws(d, key):
 @pytest.mark.parametrize("length", [1e-4, 0.7, 9.0, 300.0])
 def test_the_velocity_keeps_the_distribution(length):
     """It solves the equation of continuity (p b)' = p, in which w is the cosine."""
-    from jax_von_mises.numerics import natural
+    from jax_von_mises.von_mises import natural
 
     with jax.enable_x64(True):
         w = np.linspace(-1, 1, 2001)

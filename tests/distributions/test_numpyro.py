@@ -24,7 +24,7 @@ from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanFiel
 from numpyro.infer.reparam import CircularReparam  # noqa: E402
 
 from jax_von_mises import numpyro as module  # noqa: E402
-from jax_von_mises.distributions import base  # noqa: E402
+from jax_von_mises.engine import base  # noqa: E402
 from jax_von_mises.numpyro import SineBivariateVonMises, VonMises, VonMisesFisher, WrappedNormal  # noqa: E402
 from tests import reference  # noqa: E402
 from tests.distributions.conformance.examples import EXAMPLES, VALUES, public_classes  # noqa: E402

@@ -10,8 +10,9 @@ import pytest
 from scipy import optimize, stats
 
 from jax_von_mises import CosineBivariateVonMises, SineBivariateVonMises, VonMises
-from jax_von_mises.sampling import counter, transform
-from jax_von_mises.sampling.numbers import Numbers
+from jax_von_mises.engine import counter
+from jax_von_mises.engine.numbers import Numbers
+from jax_von_mises.von_mises import transform
 from tests import pairs_reference as reference
 
 more, slow = pytest.mark.more, pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 from jax.test_util import check_grads
 
-from jax_von_mises.numerics import rotations as numerics
 from jax_von_mises.rotations import IsotropicGaussianSO3
+from jax_von_mises.rotations import heat as numerics
 from tests.marks import more, slow
 
 SCALES = (1e-4, 0.02, 0.3, 0.59, 0.61, 0.79, 0.81, 0.89, 0.91, 1.2, 1.24, 1.26, 1.7, 3.0, 20.0)

@@ -8,7 +8,7 @@ import pytest
 from scipy import special, stats
 
 from jax_von_mises import Cardioid, WrappedCauchy, WrappedNormal
-from jax_von_mises.numerics import named
+from jax_von_mises.circle import named
 from tests.goodness_of_fit import P_VALUE
 
 slow = pytest.mark.slow

@@ -12,7 +12,7 @@ from scipy import optimize, special, stats
 
 import jax_von_mises as jvm
 from jax_von_mises import VonMises, fit, log_prob, standard_errors
-from jax_von_mises.functions.samples import WeightedSets
+from jax_von_mises.engine.samples import WeightedSets
 from tests import reference
 from tests.marks import more, slow
 

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, PartitionSpec
 from scipy import stats
 
 import jax_von_mises as jvm
-from jax_von_mises.functions import von_mises
+from jax_von_mises.von_mises import functions as von_mises
 from tests import reference
 from tests.marks import more, slow
 

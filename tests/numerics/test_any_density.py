@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from jax_von_mises.numerics.any_density import panels, quantiles
+from jax_von_mises.any_density import panels, quantiles
 from tests.any_density_reference import (
     EXAMPLES,
     IMAGES,

@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from jax_von_mises.numerics import bessel
+from jax_von_mises.von_mises import bessel
 from tests import reference
 from tests.marks import more
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_von_mises.numerics.pairs import models, moments, quantile
+from jax_von_mises.pairs import models, moments, quantile
 from tests import pairs_reference as reference
 from tests.marks import more, slow
 

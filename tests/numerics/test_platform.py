@@ -11,7 +11,8 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jax_von_mises.numerics import coefficients, elementary, platform, xla
+from jax_von_mises.compiler import platform, xla
+from jax_von_mises.numerics import coefficients, elementary
 
 TERMS = (0.5, -1.25, 2.0, 0.3, -0.7)
 X = np.linspace(-1, 1, 16, dtype=np.float32)

@@ -10,8 +10,8 @@ import pytest
 from jax import lax, random
 
 from jax_von_mises import sample_von_mises
-from jax_von_mises.numerics import bessel, quantile
-from jax_von_mises.sampling import tails, transform
+from jax_von_mises.engine import tails
+from jax_von_mises.von_mises import bessel, quantile, transform
 from tests import reference
 from tests.marks import more
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jax_von_mises import VonMisesFisher
-from jax_von_mises.numerics.sphere import fits, moments, radial, shipped
+from jax_von_mises.sphere import fits, moments, radial, shipped
 from tests import sphere_reference as reference
 from tests.marks import more, slow
 from tools import make_sphere_fits

@@ -18,7 +18,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_von_mises as jvm
-from jax_von_mises.numerics import quantile, table, tail_integral, xla
+from jax_von_mises.compiler import xla
+from jax_von_mises.numerics import table
+from jax_von_mises.von_mises import quantile, tail_integral
 from tests import children
 from tests.marks import more, slow
 
@@ -369,7 +371,8 @@ import time
 import jax
 import jax.numpy as jnp
 import jax_von_mises as jvm
-from jax_von_mises.numerics import quadrature, xla
+from jax_von_mises.compiler import xla
+from jax_von_mises.numerics import quadrature
 """
 # Draw few angles, so that compilation dominates.
 COMPILE = """

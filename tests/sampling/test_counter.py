@@ -9,7 +9,7 @@ import pytest
 from jax import random
 
 import jax_von_mises
-from jax_von_mises.sampling import counter
+from jax_von_mises.engine import counter
 
 PI_DIGITS = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0, 0x082EFA98, 0xEC4E6C89)
 ONES = (0xFFFFFFFF,) * 8

@@ -12,8 +12,9 @@ import pytest
 
 import jax_von_mises
 from jax_von_mises import environment
-from jax_von_mises.sampling import counter, cuda, draws, sampler
-from jax_von_mises.sampling.request import Request, program
+from jax_von_mises.engine import counter, draws
+from jax_von_mises.engine.request import Request, program
+from jax_von_mises.von_mises import cuda, sampler
 from tests import children
 
 DIFFERENCE = cuda._difference.__wrapped__
@@ -50,7 +51,7 @@ def test_nothing_is_imported():
     code = """
 import sys, jax, jax_von_mises
 jax_von_mises.sample_von_mises(jax.random.key(0), 0.0, 4.0, (8,))
-assert not [name for name in sys.modules if name.startswith("jax_von_mises.sampling.cuda")]
+assert not [name for name in sys.modules if name.startswith("jax_von_mises.von_mises.cuda")]
 """
     children.run(code, **{environment.CUDA_KERNELS: "1"})
 

@@ -9,7 +9,8 @@ from scipy import special
 
 import jax_von_mises as jvm
 from jax_von_mises import Mixture, SineSkewed, VonMises
-from jax_von_mises.sampling import counter, mixture
+from jax_von_mises.engine import counter
+from jax_von_mises.mixture import draw as mixture
 from tests.marks import more
 
 

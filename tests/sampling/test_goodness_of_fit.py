@@ -13,7 +13,7 @@ from jax import random
 from scipy import special
 
 from jax_von_mises import sample_von_mises
-from jax_von_mises.sampling import counter
+from jax_von_mises.engine import counter
 from tests import goodness_of_fit, reference
 from tests.marks import more, slow
 

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_von_mises.sampling import counter, cuda, transform
+from jax_von_mises.engine import counter
+from jax_von_mises.von_mises import cuda, transform
 from tests import reference
 from tools import make_kernels
 from tools.ptx.machine import FAULTS, NOT_WRITTEN, Fault, Machine, Part, compiler

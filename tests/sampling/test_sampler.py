@@ -10,7 +10,7 @@ from jax import random
 
 import jax_von_mises as jvm
 from jax_von_mises import sample_block, sample_von_mises
-from jax_von_mises.sampling import transform
+from jax_von_mises.von_mises import transform
 from tests.arrays import equal
 from tests.marks import more
 
@@ -94,7 +94,7 @@ def test_auto_takes_the_table_for_many():
 
 
 def kernel_size():
-    from jax_von_mises.sampling import request
+    from jax_von_mises.engine import request
 
     return request.QUANTILE_TABLE_MIN_SIZE[np.dtype(np.float32)]
 

@@ -12,8 +12,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy import stats
 
 from jax_von_mises import sample_block, sample_von_mises, sample_von_mises_fisher
-from jax_von_mises.sampling import counter, sphere
-from jax_von_mises.sampling.numbers import Numbers
+from jax_von_mises.engine import counter
+from jax_von_mises.engine.numbers import Numbers
+from jax_von_mises.sphere import draw as sphere
 from tests import sphere_reference as reference
 from tests.arrays import equal
 from tests.marks import more, slow

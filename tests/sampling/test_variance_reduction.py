@@ -12,8 +12,7 @@ from jax import random
 from scipy import stats
 
 from jax_von_mises import sample_antithetic, sample_stratified, sample_truncated, sample_von_mises
-from jax_von_mises.functions import truncated
-from jax_von_mises.sampling import variance_reduction
+from jax_von_mises.von_mises import truncated, variance_reduction
 from tests import arcs, goodness_of_fit, reference
 from tests.marks import more
 

@@ -87,7 +87,7 @@ def test_batches_may_be_deleted_by_the_caller():
 
 
 def test_one_program_serves_all_batches():
-    from jax_von_mises.sampling import request
+    from jax_von_mises.engine import request
 
     jax.clear_caches()
     list(jax_von_mises.sample_batches(KEY, 0.5, 4.0, 2_345, 100))

@@ -13,7 +13,7 @@ import numpy as np
 
 import jax_von_mises as jvm
 from jax_von_mises import CircularDistribution, Mixture, SineSkewed, Torus, VonMises, rotations
-from jax_von_mises.distributions.base import Distribution, Parameter, Parametric
+from jax_von_mises.engine.base import Distribution, Parameter, Parametric
 
 # For each rule about a parameter's values: those of the three distributions of a batch, and values that are invalid.
 VALUES = {

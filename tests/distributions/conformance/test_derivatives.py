@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_von_mises.distributions.base import of_one_angle
+from jax_von_mises.engine.base import of_one_angle
 from tests.distributions.conformance.cases import LIGHT, Case, marked
 from tests.distributions.conformance.examples import EXAMPLES
 

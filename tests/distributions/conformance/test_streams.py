@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_von_mises as jvm
-from jax_von_mises.sampling import request
+from jax_von_mises.engine import request
 from jax_von_mises.streams.stream import Stream
 from tests import children
 from tests.distributions.conformance.cases import LIGHT, marked

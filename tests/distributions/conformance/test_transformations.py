@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_von_mises.distributions.base import Parametric, of_one_angle
+from jax_von_mises.engine.base import Parametric, of_one_angle
 from tests.distributions.conformance.cases import LIGHT, PLAIN, marked
 from tests.distributions.conformance.examples import EXAMPLES
 

@@ -1,0 +1,1 @@
+"""Distributions with any density on the circle."""

@@ -1,0 +1,1 @@
+"""Other distributions on the circle."""

@@ -1,0 +1,1 @@
+"""Bivariate von Mises distributions."""

@@ -1,0 +1,10 @@
+"""Rotations as unit quaternions."""
+
+from jax_von_mises.rotations.distribution import IsotropicGaussianSO3 as IsotropicGaussianSO3
+
+__all__ = ["IsotropicGaussianSO3"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names and the names that start with two underscores."""
+    return [name for name in globals() if name in __all__ or name.startswith("__")]
