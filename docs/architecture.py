@@ -66,7 +66,8 @@ def picture():
             )
             axes.text(left + 0.1, row + 0.64, name, **TEXT, fontsize=11, weight="bold")
             characters = int(12 * width)
-            about = textwrap.shorten(purpose(name), characters - 2 * len(name))
+            room = characters - 2 * len(name)
+            about = textwrap.shorten(purpose(name), room) if room > 20 else ""
             start = left + 0.45 + 0.12 * len(name)
             axes.text(start, row + 0.64, about, **TEXT, fontsize=8, style="italic")
             contents = textwrap.fill("  ".join(modules(name)), characters)

@@ -40,6 +40,7 @@ __all__ = [
     "CircularDistribution",
     "CosineBivariateVonMises",
     "Mixture",
+    "ProjectedNormal",
     "SineBivariateVonMises",
     "SineSkewed",
     "Torus",

@@ -51,6 +51,7 @@ __all__ = []  # the classes, which are made below
 CONSTRAINTS = {
     "angle": constraints.real,
     "real": constraints.real,
+    "vector": constraints.real_vector,
     "nonnegative": constraints.nonnegative,
     "nonnegative and finite": constraints.nonnegative,
     "direction": constraints.sphere,

@@ -24,6 +24,7 @@ R = TypeVar("R")
 RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], str]] = {
     "angle": (np.isfinite, "finite, in radians"),
     "real": (np.isfinite, "finite"),
+    "vector": (np.isfinite, "finite"),
     "nonnegative": (lambda x: x >= 0, "at least 0 (inf is allowed)"),
     "nonnegative and finite": (lambda x: (x >= 0) & np.isfinite(x), "at least 0 and finite"),
     "direction": (

@@ -27,8 +27,9 @@ VALUES = {
     "share": ([0.3, -0.8, 0.9], [np.nan, 1.1, -1.1]),
     # The ends of arcs, at places where the circle is divided into 64 bins; the second arc crosses pi.
     "low": (np.pi * np.array([-20, 25, -30]) / 32, [np.nan, np.inf]),
-    "high": (np.pi * np.array([5, 45, 31]) / 32, [np.nan, -np.inf]),
+    "high": (np.pi * np.array([5, 43, 31]) / 32, [np.nan, -np.inf]),
     "direction": ([[1.0, 2.0, 2.0, -1.0], [-0.2, 0.1, 0.3, 0.5], [3.0, 0.0, -4.0, 1.0]], [np.nan, 0.0]),
+    "vector": ([[1.0, 2.0, -2.0], [-0.2, 0.1, 0.3], [3.0, 0.0, -4.0]], [np.nan, np.inf]),
     "natural": ([[0.6, -0.5, 0.3], [-0.1, 0.2, 0.1], [3.0, 4.0, -5.0]], [np.nan, np.inf]),
     "logits": ([[0.0, 1.0], [-2.0, 0.5], [3.0, 2.5]], [np.nan, np.inf]),
 }
@@ -53,7 +54,7 @@ class Example:
     def value(self, name: str, values: object, dtype: object) -> np.ndarray:
         """Return the values of a parameter for a batch, without the axis of pairs."""
         values = np.asarray(values, dtype)
-        vector = self.rules[name] in ("direction", "natural")
+        vector = self.rules[name] in ("direction", "vector", "natural")
         return values[..., : self.dimension] if vector and values.ndim else values
 
     def parameters(self, dtype: object = np.float32) -> dict[str, np.ndarray]:
@@ -81,7 +82,9 @@ class Example:
     @property
     def of_vectors(self) -> bool:
         """Whether the draws are unit vectors."""
-        return "direction" in self.rules.values() or ("natural" in self.rules.values() and self.dimension > 2)
+        return not {"direction", "vector"}.isdisjoint(self.rules.values()) or (
+            "natural" in self.rules.values() and self.dimension > 2
+        )
 
 
 def public_classes() -> list[type[Parametric]]:
