@@ -28,9 +28,11 @@ def programs():
     import jax.numpy as jnp
 
     import jax_von_mises as jvm
-    from jax_von_mises.engine import em
     from jax_von_mises.pairs import fit as pairs_fit
     from jax_von_mises.pairs import models
+    from jax_von_mises.pairs.clusters import over_pairs
+    from jax_von_mises.sphere.clusters import over_directions
+    from jax_von_mises.von_mises.clusters import over_angles
 
     def floats(*shape):
         return jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -80,10 +82,10 @@ def programs():
     yield "CircularDistribution, log_prob", lambda k, x: circular(k).log_prob(x), (one, many)
     samples = floats(1, 2, 1024), floats(1, 1024), floats(1, 4)
     angles = floats(1, 1, 1024), *samples[1:], floats(1, 4, 2, 1)
-    yield "a step of Mixture.fit, angles", lambda *p: em.over_angles(*p, tied=False), angles
+    yield "a step of Mixture.fit, angles", lambda *p: over_angles(*p, tied=False), angles
     directions = floats(1, 3, 1024), *samples[1:], floats(1, 4, 4)
-    yield "a step of Mixture.fit, directions", lambda *p: em.over_directions(*p, tied=False), directions
-    yield "a step of Mixture.fit, pairs", lambda *p: em.over_pairs(*p, models.Sine), (*samples, floats(1, 4, 6))
+    yield "a step of Mixture.fit, directions", lambda *p: over_directions(*p, tied=False), directions
+    yield "a step of Mixture.fit, pairs", lambda *p: over_pairs(*p, models.Sine), (*samples, floats(1, 4, 6))
     yield "a step of a fit of pairs", lambda k: pairs_fit.cumulants(models.Sine, k), (floats(3, 2),)
 
 

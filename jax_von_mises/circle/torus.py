@@ -18,7 +18,7 @@ from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
-from jax_von_mises.von_mises.clusters import Independent, angles_of
+from jax_von_mises.von_mises.clusters import Independent, number_of_angles
 from jax_von_mises.von_mises.distribution import VonMises
 
 
@@ -68,7 +68,7 @@ class Torus(Distribution):
     components: VonMises
 
     CLUSTERING = em.Clustering(
-        model=lambda caller, samples, tied: Independent(angles_of(caller, samples), tied),
+        model=lambda caller, samples, tied: Independent(number_of_angles(caller, samples), tied),
         parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
         distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
     )

@@ -113,7 +113,7 @@ class Mixture(OfDensity):
             logits = arguments.as_jax(arguments.parameter("Mixture", "logits", logits))
         else:
             logits = as_leaf("Mixture", "logits", logits)
-        logits, components = aligned(logits, components)
+        logits, components = with_same_axes(logits, components)
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "components", components)
 
@@ -492,7 +492,7 @@ def names_of_fitted() -> str:
     return " or ".join(", ".join(sorted(below(Distribution))).rsplit(", ", 1))
 
 
-def aligned(logits: Any, components: Any) -> tuple[Any, Any]:
+def with_same_axes(logits: Any, components: Any) -> tuple[Any, Any]:
     """Return weights and components with the same number of axes, of which length 1 makes up for missing ones."""
     known = isinstance(components, Distribution) and all(map(arguments.is_known, jax.tree.leaves((logits, components))))
     if not known or not components.batch_shape:

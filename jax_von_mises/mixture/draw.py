@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.request import Family, made_of
+from jax_von_mises.numerics.elementary import aligned
 
 # The name of a family of mixtures is that of the components' family after this.
 PREFIX = "mixture-of-"
@@ -78,8 +79,3 @@ def taken(parameter: jax.Array, index: jax.Array, rank: int) -> jax.Array:
     at = index.reshape(*index.shape, *[1] * (1 + rank))
     found: jax.Array = jnp.take_along_axis(spread, at, axis=index.ndim, mode="promise_in_bounds")
     return jnp.squeeze(found, index.ndim)
-
-
-def aligned(array: jax.Array, ndim: int) -> jax.Array:
-    """Return `array` with leading axes of length 1 up to `ndim` axes."""
-    return array.reshape(*[1] * (ndim - array.ndim), *array.shape)

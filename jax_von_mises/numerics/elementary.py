@@ -405,3 +405,8 @@ def valid(concentration: jax.Array) -> jax.Array:
 def integers_of(x: jax.Array) -> jax.Array:
     """Return the bits of floats as signed integers."""
     return lax.bitcast_convert_type(lax.stop_gradient(x), np.dtype(f"int{jnp.finfo(x.dtype).bits}"))
+
+
+def aligned(array: jax.Array, ndim: int) -> jax.Array:
+    """Add leading axes of length 1 up to `ndim` axes, since JAX may be configured to refuse rank promotion."""
+    return array.reshape((1,) * (ndim - array.ndim) + array.shape)

@@ -14,7 +14,7 @@ from jax_von_mises.numerics.circle import deviation
 from jax_von_mises.pairs import fit as pairs_fit
 from jax_von_mises.pairs import moments
 from jax_von_mises.pairs.fit import Kind
-from jax_von_mises.von_mises.clusters import angles_of, chords_of_angles
+from jax_von_mises.von_mises.clusters import chords_of_angles, number_of_angles
 
 # Both concentrations, and the largest correlation in magnitude, of random components. With the largest correlations,
 # their densities have two modes.
@@ -52,7 +52,7 @@ class Dependent:
     def __init__(self, kind: Kind, caller: str, samples: ArrayLike, tied: bool) -> None:
         if tied:
             raise ValueError(f"{caller}: tied=True is not supported for pairs of angles. Leave it out.")
-        angles_of(caller, samples, pairs=True)
+        number_of_angles(caller, samples, pairs=True)
         self.kind = kind
 
     def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:

@@ -24,11 +24,10 @@ from jax_von_mises.pairs import draw as sampling
 from jax_von_mises.pairs import fit as pairs_fit
 from jax_von_mises.pairs import models, moments
 from jax_von_mises.pairs.clusters import Dependent
+from jax_von_mises.pairs.draw import NAMES
+from jax_von_mises.pairs.fit import Kind
 from jax_von_mises.von_mises import functions as von_mises
 from jax_von_mises.von_mises.distribution import VonMises
-
-Kind = type[models.Sine | models.Cosine]
-NAMES = sampling.NAMES
 
 
 class Estimate(NamedTuple):

@@ -38,7 +38,7 @@ SMALLEST = {"float32": 1e-10, "float64": 1e-20}
 HEAD_MASK64 = 0xFFFFFFFFF8000000
 
 
-class Place(NamedTuple):
+class FirstAngle(NamedTuple):
     """Functions of a first angle a in [0, pi]."""
 
     rise: jax.Array
@@ -135,8 +135,8 @@ class Sine(NamedTuple):
         """Return 1, since a is always counted from 0; see `Cosine`."""
         return jnp.ones((), self.k1.dtype)
 
-    def at(self, offset: jax.Array) -> Place:
-        """Return the `Place` of the angle a* + `offset`."""
+    def at(self, offset: jax.Array) -> FirstAngle:
+        """Return the `FirstAngle` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
         across = self.r * sin
         rho = square_root(self.k2 * self.k2 + across * across)
@@ -145,13 +145,13 @@ class Sine(NamedTuple):
         slope = inverse * (2 * self.rest) - (square * rise) * (1 + self.k1 * both * inverse)
         # Far from a mode of small rho, the difference below is accurate, but the expression above is not.
         slope = jnp.where(-square * rise * inverse > 1, self.k1 - square * both, slope)
-        return Place(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
+        return FirstAngle(rise, jnp.minimum(rise * slope, 0), rho, sin, versine)
 
     def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return rho times the cosine and the sine of the mean direction of b, given a."""
         return jnp.broadcast_to(self.k2, sin.shape), self.r * sin
 
-    def projections(self, place: Place) -> Projections:
+    def projections(self, place: FirstAngle) -> Projections:
         """Return the `Projections` at a place."""
         rise, both = place.rise, 2 - place.versine - self.versine
         return Projections(
@@ -162,11 +162,11 @@ class Sine(NamedTuple):
             fall=self.r * self.r * rise * both * reciprocal(place.rho + self.top),
         )
 
-    def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
+    def across(self, place: FirstAngle) -> tuple[jax.Array, jax.Array]:
         """Return rho times the derivatives of cos b and W with respect to b, at the mean direction of b."""
         return -self.r * place.sin, self.k2 * place.sin
 
-    def slope(self, place: Place) -> jax.Array:
+    def slope(self, place: FirstAngle) -> jax.Array:
         """Return the derivative of rho with respect to a."""
         return self.r * self.r * place.sin * (1 - place.versine) * reciprocal(place.rho)
 
@@ -231,21 +231,21 @@ class Cosine(NamedTuple):
         versine = jnp.clip(versine, 0, 1)
         return cls(k1, k2, r, angle_of_versine(versine), versine, top, rest, gap, flip)
 
-    def at(self, offset: jax.Array) -> Place:
-        """Return the `Place` of the angle a* + `offset`."""
+    def at(self, offset: jax.Array) -> FirstAngle:
+        """Return the `FirstAngle` of the angle a* + `offset`."""
         rise, sin, versine = trigonometry(offset, self.mode, self.versine)
         # Add two squares, since a single expression for rho^2 has a large relative error if both are small.
         along, across = self.second(sin, versine)
         rho = square_root(jnp.maximum(along * along + across * across, SMALLEST[sin.dtype.name] ** 2))
         inverse = reciprocal(rho + self.top)
         bend = 2 * rise * jnp.square(self.k2 * self.r * inverse) * reciprocal(self.top)
-        return Place(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
+        return FirstAngle(rise, jnp.minimum(rise * (self.rest - bend), 0), rho, sin, versine)
 
     def second(self, sin: jax.Array, versine: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return rho times the cosine and the sine of the mean direction of b, given a."""
         return self.gap + self.r * versine, -self.r * sin
 
-    def projections(self, place: Place) -> Projections:
+    def projections(self, place: FirstAngle) -> Projections:
         """Return the `Projections` at a place."""
         rise, versine = place.rise, place.versine
         return Projections(
@@ -256,11 +256,11 @@ class Cosine(NamedTuple):
             fall=2 * self.k2 * self.r * rise * reciprocal(place.rho + self.top),
         )
 
-    def across(self, place: Place) -> tuple[jax.Array, jax.Array]:
+    def across(self, place: FirstAngle) -> tuple[jax.Array, jax.Array]:
         """Return rho times the derivatives of cos b and W with respect to b, at the mean direction of b."""
         return self.r * place.sin, -self.k2 * place.sin
 
-    def slope(self, place: Place) -> jax.Array:
+    def slope(self, place: FirstAngle) -> jax.Array:
         """Return the derivative of rho with respect to a."""
         return self.k2 * self.r * place.sin * reciprocal(place.rho)
 

@@ -64,7 +64,7 @@ def allowance(model: Model) -> jax.Array:
     return 0.5 * jnp.log1p(model.top)
 
 
-def density(place: models.Place) -> jax.Array:
+def density(place: models.FirstAngle) -> jax.Array:
     """Return the unnormalised marginal density 2 pi e^E e^-rho I0(rho)."""
     n, shift = bessel.norm(place.rho, 1 / jnp.maximum(place.rho, bessel.SWITCH))
     return n * jnp.exp(place.exponent - shift)
@@ -75,7 +75,7 @@ class Rule(NamedTuple):
 
     model: Model
     """The parameters, with a last axis of length 1."""
-    place: models.Place
+    place: models.FirstAngle
     share: jax.Array
     log_total: jax.Array
     """Logarithm of the normaliser divided by e^g(a*), without the last axis."""
@@ -97,7 +97,7 @@ def rule(model: Model) -> Rule:
     return Rule(model, place, weight / total[..., None], jnp.log(2 * total * (below + above)))
 
 
-def conditional(model: Model, place: models.Place) -> tuple[tuple[jax.Array, ...], jax.Array]:
+def conditional(model: Model, place: models.FirstAngle) -> tuple[tuple[jax.Array, ...], jax.Array]:
     """Return the means of the three statistics given a, minus their values at the mode, and A(rho) / rho."""
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho

@@ -38,8 +38,8 @@ def add_terms(
     return quadrature.add_terms(term, *quadrature.gauss_legendre(NODES[offset.dtype.name]), offset, loop=True)
 
 
-def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.Place]:
-    """Return J at a* + `offset`, towards pi (`sign` 1) or 0 (-1), and the `models.Place` there."""
+def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax.Array, models.FirstAngle]:
+    """Return J at a* + `offset`, towards pi (`sign` 1) or 0 (-1), and the `models.FirstAngle` there."""
     name = offset.dtype.name
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
     here = model.at(offset)
@@ -54,7 +54,7 @@ def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax
     return length * total / n, here
 
 
-def score(model: Model, place: models.Place) -> jax.Array:
+def score(model: Model, place: models.FirstAngle) -> jax.Array:
     """Return the derivative of the logarithm of the marginal density with respect to a."""
     return bessel.ratio(place.rho) * model.slope(place) - model.k1 * place.sin
 

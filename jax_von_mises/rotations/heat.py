@@ -29,7 +29,7 @@ from jax import lax
 
 from jax_von_mises.compiler import xla
 from jax_von_mises.numerics import normal
-from jax_von_mises.numerics.elementary import polynomial, sine_over, valid
+from jax_von_mises.numerics.elementary import aligned, polynomial, sine_over, valid
 from jax_von_mises.numerics.quadrature import add_terms, gauss_legendre, tail_step
 from jax_von_mises.numerics.table import QuantileTable, two_tails
 from jax_von_mises.sphere import vectors
@@ -320,8 +320,8 @@ def relative(mean: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
     Quaternions are along the last axis. Small vector parts have relative accuracy. The scalar part is not negative.
     """
     ndim = max(mean.ndim, value.ndim)
-    unit, lost = (vectors.aligned(each, ndim) for each in vectors.direction_of(mean))
-    y = vectors.aligned(vectors.unit_of(value).y, ndim)
+    unit, lost = (aligned(each, ndim) for each in vectors.direction_of(mean))
+    y = aligned(vectors.unit_of(value).y, ndim)
     cosine = xla.tree_sum([unit[..., j] * y[..., j] for j in range(4)])
     sign = jnp.where(cosine < 0, -1, 1).astype(y.dtype)
     m = [unit[..., j] for j in range(4)]
@@ -337,7 +337,7 @@ def relative(mean: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def place(signed: jax.Array, axis: jax.Array, mean: jax.Array) -> jax.Array:
     """Return the quaternions of rotations by the angles of `quantile` about unit vectors `axis`, then by `mean`."""
-    at, unit = Angle.of_signed(signed), vectors.aligned(mean, signed.ndim + 1)
+    at, unit = Angle.of_signed(signed), aligned(mean, signed.ndim + 1)
     m = [unit[..., j] for j in range(4)]
     sine, cosine = at.half_sine, at.half_cosine
     vector = [sine * axis[..., j] for j in range(3)]

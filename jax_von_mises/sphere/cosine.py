@@ -13,12 +13,12 @@ from jax_von_mises.von_mises import tail_integral as circle_tail_integral
 from jax_von_mises.von_mises import tail_probability as circle_tail
 
 
-def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radial.Place]:
-    """Return the `radial.Mode` and `radial.Place` of the cosine `w`, on its side of the mode."""
+def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radial.Latitude]:
+    """Return the `radial.Mode` and `radial.Latitude` of the cosine `w`, on its side of the mode."""
     small = 0.5 * (1 - jnp.abs(w))
     near = w > radial.mode_cosine(kappa, n)[0]
     mode = radial.Mode.of(kappa, n, near)
-    return mode, radial.Place.of(small, (w >= 0) == near, n, mode)
+    return mode, radial.Latitude.of(small, (w >= 0) == near, n, mode)
 
 
 def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:

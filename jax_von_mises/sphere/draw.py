@@ -32,7 +32,7 @@ from jax_von_mises.engine.draws import sample
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.request import Family
 from jax_von_mises.numerics import normal
-from jax_von_mises.numerics.elementary import cosine, sine_over, valid
+from jax_von_mises.numerics.elementary import aligned, cosine, sine_over, valid
 from jax_von_mises.sphere import radial, vectors
 from jax_von_mises.von_mises import transform
 
@@ -91,7 +91,7 @@ def in_plane(
     sharding: NamedSharding | None,
 ) -> jax.Array:
     """Return directions in two dimensions."""
-    direction = vectors.aligned(direction, words[0].ndim + 1)
+    direction = aligned(direction, words[0].ndim + 1)
     angle_of = functools.partial(transform.angles_about_zero, route=route, out_sharding=sharding)
 
     def sines(angle: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -98,7 +98,7 @@ class Mode(NamedTuple):
         return cls(kappa, near, s, jnp.where(near, s, -s), own, other, product, reciprocal(product))
 
 
-class Place(NamedTuple):
+class Latitude(NamedTuple):
     """A place on the sphere, in the variables of the formulas."""
 
     small: jax.Array
@@ -117,7 +117,7 @@ class Place(NamedTuple):
     """L."""
 
     @classmethod
-    def of(cls, small: jax.Array, own_small: jax.Array, n: int, mode: Mode) -> "Place":
+    def of(cls, small: jax.Array, own_small: jax.Array, n: int, mode: Mode) -> "Latitude":
         """Compute the place with the smaller share `small`."""
         rest = 1 - small
         own, other = jnp.where(own_small, small, rest), jnp.where(own_small, rest, small)
@@ -229,8 +229,8 @@ def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: ja
     return first - x * second
 
 
-def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
-    """Compute J at a `Place`, or -dJ/dL with `order` 1, for tails down to `smallest`."""
+def hazard(place: Latitude, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
+    """Compute J at a `Latitude`, or -dJ/dL with `order` 1, for tails down to `smallest`."""
     if n == 2:
         return closed_hazard(place, order)
     by_side = []
@@ -243,7 +243,7 @@ def hazard(place: Place, n: int, near: jax.Array | np.ndarray, smallest: float, 
     return jnp.where(near, by_side[0], by_side[1])
 
 
-def closed_hazard(place: Place, order: int) -> jax.Array:
+def closed_hazard(place: Latitude, order: int) -> jax.Array:
     """Compute `hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
 
     With u = T / (1 + w T), which rises to 1/(1 + w), the integrand is e^(c u), where c = 2 w - L. Then x = c / (1 + w).
@@ -268,7 +268,7 @@ def peak_density(n: int, s: jax.Array) -> jax.Array:
     return chebyshev_series(fit.peak, 2 * s * s - 1) * root
 
 
-def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
+def log_ratio(place: Latitude, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
     """Return log(`ratio`) + f - f*."""
     ratio_log = log_split(ratio)
     fall = sum_of_falls(place)
@@ -276,7 +276,7 @@ def log_ratio(place: Place, mode: Mode, n: int, ratio: jax.Array) -> jax.Array:
     return jnp.where(sum_is_best, near_mode(fall, n, ratio_log), far_out(place, mode, n, ratio_log))
 
 
-def sum_of_falls(place: Place) -> jax.Array:
+def sum_of_falls(place: Latitude) -> jax.Array:
     """Return f* - f in units of n/2 as g delta^2 + (e - log q), two terms that are never negative, for |e| < 1/2."""
     r = place.e * reciprocal(2 + place.e)
     square = r * r
@@ -290,7 +290,7 @@ def near_mode(fall: jax.Array, n: int, ratio_log: tuple[jax.Array, jax.Array]) -
     return (LN2_HEAD * whole - 0.5 * n * fall) + (rest + LN2_TAIL * whole)
 
 
-def far_out(place: Place, mode: Mode, n: int, ratio_log: tuple[jax.Array, jax.Array]) -> jax.Array:
+def far_out(place: Latitude, mode: Mode, n: int, ratio_log: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Return `log_ratio` from s delta and log q; their large parts are exact, and cancel before the rest is added."""
     half = 0.5 * n
     whole_q, rest_of_q = log_split(place.q)
@@ -299,7 +299,7 @@ def far_out(place: Place, mode: Mode, n: int, ratio_log: tuple[jax.Array, jax.Ar
     return (LN2_HEAD * whole - exact) + ((half * rest_of_q + ratio_log[1]) + (LN2_TAIL * whole - small))
 
 
-def linear_fall(place: Place, mode: Mode, n: int) -> tuple[jax.Array, jax.Array]:
+def linear_fall(place: Latitude, mode: Mode, n: int) -> tuple[jax.Array, jax.Array]:
     """Return n/2 s delta = 2 kappa (b - b*), at most 45 in float32, as a sum of two numbers, the first one exact.
 
     In float64, the second number is 0.
@@ -389,7 +389,7 @@ def quantile_share(
     ratio = peak_density(n, mode.s) * reciprocal(t)
     small, own_small = guessed_place(t, n, mode, smallest)
     for _ in range((2 if name == "float64" else 1) + (smallest < words)):
-        place = Place.of(small, own_small, n, mode)
+        place = Latitude.of(small, own_small, n, mode)
         small = place.moved(step(place, mode, n, ratio, smallest))
     return signed_share(small, own_small == near, kappa)
 
@@ -417,7 +417,7 @@ def scale_beyond(kappa: jax.Array) -> jax.Array:
     return jnp.where(kappa > largest, 0, jnp.minimum(KAPPA_MAX * reciprocal(jnp.clip(kappa, 1, largest)), 1))
 
 
-def step(place: Place, mode: Mode, n: int, ratio: jax.Array, smallest: float) -> jax.Array:
+def step(place: Latitude, mode: Mode, n: int, ratio: jax.Array, smallest: float) -> jax.Array:
     """Return the distance in y to the place with the tail t, by the inverse series to fourth order in log t."""
     j = hazard(place, n, mode.near, smallest)
     v = jnp.clip(log_ratio(place, mode, n, j * ratio), -LARGEST_STEP, LARGEST_STEP)
@@ -514,7 +514,7 @@ def slope_table(kappa: jax.Array, dimension: int) -> QuantileTable:
     """Tabulate `slope_of_distance` for one `kappa`, near side first."""
     n = dimension - 1
     signed, near, mode = table_places(kappa, dimension)
-    place = Place.of(jnp.abs(signed), (signed >= 0) == near, n, mode)
+    place = Latitude.of(jnp.abs(signed), (signed >= 0) == near, n, mode)
     return QuantileTable.of(slope_of_distance(place, mode, n, fits.SMALLEST_WORD[kappa.dtype.name]))
 
 
@@ -534,7 +534,7 @@ def look_up_share(
     return signed_share(jnp.where(own_small, own, mode.other) * reciprocal(own + mode.other), own_small == near, kappa)
 
 
-def slope_of_distance(place: Place, mode: Mode, n: int, smallest: float) -> jax.Array:
+def slope_of_distance(place: Latitude, mode: Mode, n: int, smallest: float) -> jax.Array:
     """Return the derivative of y, towards the pole of the tail, with respect to kappa at a fixed tail probability."""
     j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
     # `above` is w minus its mean, towards the pole. Select instead of multiplying by a sign, since XLA's simplifier
@@ -558,7 +558,7 @@ def slope_of_share(signed: jax.Array, near: jax.Array, kappa: jax.Array, dimensi
     mode = Mode.of(jnp.minimum(kappa, KAPPA_MAX), n, near)
     # Above `KAPPA_MAX`, the place is not used. A share may slightly exceed 1/2 if a step ended beyond the equator.
     small = jnp.where(kappa > KAPPA_MAX, 0.5, jnp.abs(signed))
-    place = Place.of(small, (signed >= 0) == near, n, mode)
+    place = Latitude.of(small, (signed >= 0) == near, n, mode)
     distance = slope_of_distance(place, mode, n, fits.SMALLEST_WORD[signed.dtype.name])
     return slope_at(signed, near, kappa, distance)
 

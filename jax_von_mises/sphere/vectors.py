@@ -14,6 +14,7 @@ from jax import lax
 
 from jax_von_mises.compiler import platform, xla
 from jax_von_mises.numerics.elementary import (
+    aligned,
     head,
     integers_of,
     inverse_root,
@@ -240,11 +241,6 @@ def orthogonal(unit: jax.Array) -> tuple[jax.Array, jax.Array]:
     b = x * y * a
     first = jnp.stack([1 + sign * x * x * a, sign * b, -sign * x], -1)
     return first, jnp.stack([b, sign + y * y * a, -y], -1)
-
-
-def aligned(vectors: jax.Array, ndim: int) -> jax.Array:
-    """Add leading axes of length 1 up to `ndim` axes, since JAX may be configured to refuse rank promotion."""
-    return vectors.reshape((1,) * (ndim - vectors.ndim) + vectors.shape)
 
 
 @jax.custom_jvp

@@ -66,7 +66,7 @@ class Independent(Clusters):
         return np.stack([turns_removed(place + np.angle(mean)), np.clip(k, *FIRST_CONCENTRATIONS)])
 
 
-def angles_of(caller: str, samples: ArrayLike, pairs: bool = False) -> int:
+def number_of_angles(caller: str, samples: ArrayLike, pairs: bool = False) -> int:
     """Return the length of the last axis of checked samples, which holds the angles of a point."""
     shape: tuple[int, ...] = np.shape(samples)
     if not shape or not shape[-1] or (pairs and shape[-1] != 2):

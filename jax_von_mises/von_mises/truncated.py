@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from jax_von_mises.compiler import xla
 from jax_von_mises.numerics import quadrature
@@ -34,8 +34,6 @@ from jax_von_mises.von_mises.arc import (
     rise_between,
     stacked,
 )
-
-Array = jax.Array
 
 # Above this concentration the formulas would overflow; the standard deviation is below 1e-18 or 1e-150 radians.
 POINT_MASS = {"float32": 1e36, "float64": 1e300}
@@ -78,7 +76,7 @@ def over_arc(low: Array, high: Array, width: Array, loc: Array, kappa: Array) ->
     return Integrals(nearest, mass, *(total / mass for total in others))
 
 
-class Place(NamedTuple):
+class OnArc(NamedTuple):
     """Where an angle lies, counted from the lower end of the arc."""
 
     offset: Array
@@ -89,8 +87,8 @@ class Place(NamedTuple):
     """Whether the angle lies on the arc, or so near to it that rounding may have moved it."""
 
 
-def place_of(x: Array, low: Array, width: Array) -> Place:
-    """Return the `Place` of an angle."""
+def place_of(x: Array, low: Array, width: Array) -> OnArc:
+    """Return the `OnArc` of an angle."""
     slack = arc.SLACK * float(jnp.finfo(x.dtype).eps)
     difference = less_turns(x - low, 0.0)
     offset = jnp.where(difference < 0, difference + TWO_PI, difference)
@@ -99,7 +97,7 @@ def place_of(x: Array, low: Array, width: Array) -> Place:
     below = offset > TWO_PI - slack
     below &= offset > width + slack
     inside = below | (offset <= width + slack)
-    return Place(jnp.where(below, 0, jnp.minimum(offset, width)), turns + below.astype(turns.dtype), inside)
+    return OnArc(jnp.where(below, 0, jnp.minimum(offset, width)), turns + below.astype(turns.dtype), inside)
 
 
 def checked(low: Array, high: Array, kappa: Array) -> tuple[Array, Array, Array]:
@@ -214,7 +212,13 @@ def isf(q: Array, loc: Array, kappa: Array, low: Array, high: Array, start: Arra
 
 
 def _quantile(
-    before: Array, after: Array, start: Array | None, loc: Array, kappa: Array, low: Array, high: Array
+    before: Array,
+    after: Array,
+    start: Array | None,
+    loc: Array,
+    kappa: Array,
+    low: Array,
+    high: Array,
 ) -> Array:
     if start is None:
         return quantile(*jnp.broadcast_arrays(before, after, loc, kappa, low, high))
@@ -272,34 +276,30 @@ def good_arc(low: Any, high: Any, xp: ModuleType = jnp) -> Any:
     return (high > low) & (high - low <= TWO_PI + rounding) & (xp.abs(low) + xp.abs(high) < xp.inf)
 
 
-def finite_concentration(kappa: jax.Array) -> jax.Array:
+def finite_concentration(kappa: Array) -> Array:
     """Return `kappa` with a finite number in place of infinity, and NaN where it is negative."""
     return jnp.where(kappa == jnp.inf, 1e30, valid(kappa))
 
 
 @jax.custom_jvp
-def restricted(
-    before: jax.Array, after: jax.Array, loc: jax.Array, kappa: jax.Array, low: jax.Array, high: jax.Array
-) -> jax.Array:
+def restricted(before: Array, after: Array, loc: Array, kappa: Array, low: Array, high: Array) -> Array:
     """Return the angle with the fractions `before` and `after` of the arc's probability on its two sides."""
     k = finite_concentration(kappa)
     width = jnp.minimum(high - low, TWO_PI)
     given = before, after, parts_of(stacked(cut(low, high, width, loc)), k).as_one(), k
 
-    def start(*given: Any) -> jax.Array:
+    def start(*given: Any) -> Array:
         s, covered = arc.common_start(arc.equation(*given))
         # XLA:CPU would compute a second result in a second loop. No offset is negative.
         return jnp.where(covered, s, -1)
 
-    def replaced(s: jax.Array, *given: Any) -> jax.Array:
+    def replaced(s: Array, *given: Any) -> Array:
         return jnp.where(s < 0, arc.rare_start(arc.equation(*given)), s)
 
     starts = xla.separate_loop(start, *given)
     starts = xla.replace_where_any(starts < 0, replaced, starts, *given)
 
-    def finish(
-        start: jax.Array, kappa: jax.Array, low: jax.Array, high: jax.Array, width: jax.Array, *given: Any
-    ) -> jax.Array:
+    def finish(start: Array, kappa: Array, low: Array, high: Array, width: Array, *given: Any) -> Array:
         equation = arc.equation(*given)
         piece, s = equation.part.piece, jnp.where(kappa == jnp.inf, 0, arc.improved(equation, start))
         x = back_inside(wrap(piece.side * s, reduce_turns(piece.anchor)), low, high, width)
@@ -309,7 +309,7 @@ def restricted(
 
 
 @restricted.defjvp
-def _restricted_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+def _restricted_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     _, _, loc, kappa, low, high = primals
     x = restricted(*primals)
     loc, kappa, low, high = (jnp.broadcast_to(a, x.shape) for a in (loc, kappa, low, high))
@@ -318,7 +318,7 @@ def _restricted_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
     total = before + after
     before, after = before / total, after / total
 
-    def ratio(end: jax.Array) -> jax.Array:
+    def ratio(end: Array) -> Array:
         """Return p(end) / p(x)."""
         at_end, at_x = (jnp.abs(from_mode(a, loc)) for a in (end, x))
         return jnp.exp(jnp.minimum(rise_between(at_end, at_x, k), LARGEST_RISE))

@@ -120,7 +120,7 @@ def from_words(words: counter.Words, shape: tuple[int, ...], *parameters: jax.Ar
     return restricted(*tails.fractions(tails.tail(xla.finish_words(words))), loc, kappa, low, high)
 
 
-def in_rows(request: Request) -> jax.Array:
+def drawn_in_rows(request: Request) -> jax.Array:
     """Return the angles of a request; a CPU computes them in rows if that is faster, outside of meshes."""
     if request.out_sharding is not None:
         return placed(request)
@@ -143,6 +143,6 @@ TRUNCATED = Family(
     noun="angle",
     parameters={"loc": 0, "concentration": 0, "low": 0, "high": 0},
     place=on_arcs,
-    program=in_rows,
+    program=drawn_in_rows,
     methods=("auto", "direct"),
 )

@@ -21,7 +21,7 @@ from jax_von_mises.compiler.sharding import broadcast_sharded
 from jax_von_mises.engine import counter, tails
 from jax_von_mises.engine.request import Request, draw
 from jax_von_mises.numerics.circle import reduce_turns, wrap
-from jax_von_mises.numerics.elementary import valid
+from jax_von_mises.numerics.elementary import aligned, valid
 from jax_von_mises.von_mises import quantile, sampler
 
 
@@ -173,12 +173,6 @@ def within_strata(tail: tails.Tail) -> tuple[jax.Array, jax.Array, jax.Array]:
     return left, t, c
 
 
-def aligned(array: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """Return `array` with as many axes as `shape`, but not broadcast, so that values computed from it stay small."""
-    array = jnp.asarray(array, dtype)
-    return jnp.reshape(array, (1,) * (len(shape) - array.ndim) + array.shape)
-
-
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
 def _antithetic(
     key: jax.Array, loc: jax.Array, concentration: jax.Array, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -197,7 +191,9 @@ def _stratified(
     key: jax.Array, loc: jax.Array, concentration: jax.Array, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> jax.Array:
     compute = arguments.compute_dtype(dtype)
-    loc, concentration = (jnp.broadcast_to(aligned(a, shape, compute), shape) for a in (loc, concentration))
+    loc, concentration = (
+        jnp.broadcast_to(aligned(jnp.asarray(a, compute), len(shape)), shape) for a in (loc, concentration)
+    )
     left, t, c = within_strata(stream_tails(key, shape, compute))
     x = quantile.any_half_quantile(t, c, valid(concentration))
     return wrap(jnp.where(left, -x, x), reduce_turns(loc)).astype(dtype)

@@ -12,6 +12,7 @@ from jax import random
 from scipy import stats
 
 from jax_von_mises import sample_antithetic, sample_stratified, sample_truncated, sample_von_mises
+from jax_von_mises.engine import tails
 from jax_von_mises.von_mises import truncated, variance_reduction
 from tests import arcs, goodness_of_fit, reference
 from tests.marks import more
@@ -153,7 +154,7 @@ def random_arcs(count, dtype, largest=8.0):
 
 @functools.partial(jax.jit, static_argnames=("shape", "dtype"))
 def fractions(key, shape, dtype):
-    return variance_reduction.fractions(variance_reduction.stream_tails(key, shape, np.dtype(dtype)))
+    return tails.fractions(variance_reduction.stream_tails(key, shape, np.dtype(dtype)))
 
 
 def words(key, shape, dtype):
