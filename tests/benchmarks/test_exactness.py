@@ -258,7 +258,7 @@ def test_one_wrong_angle_of_all_is_found(monkeypatch, method):
 @pytest.mark.slow
 def test_the_angles_looked_up_are_those_of_the_sampler():
     key, k = jax.random.key(9), np.float32(5)
-    given = jvm.sampling.counter.words(key, (SMALL,), 1)
+    given = jvm.engine.counter.words(key, (SMALL,), 1)
     for method in ("table", "direct"):
         x = jax.jit(words.transform.angles, static_argnums=3)(given, jnp.float32(0), k, method)
         assert np.array_equal(x, jvm.sample_von_mises(key, 0.0, k, (SMALL,), method=method))
