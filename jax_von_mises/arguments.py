@@ -33,7 +33,7 @@ LONGEST = 200
 METHODS = ("auto", "direct", "table")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 # The dtypes of real numbers, in this machine's byte order.
-TRACEABLE = {jnp.dtype(name) for name in (*DTYPES, *INTEGERS, "int8", "uint8", "int16", "uint16")}
+REAL_DTYPES = {jnp.dtype(name) for name in (*DTYPES, *INTEGERS, "int8", "uint8", "int16", "uint16")}
 
 
 def safe_repr(value: object) -> str:
@@ -136,7 +136,7 @@ def parameter(caller: str, name: str, value: Any) -> Any:
             array = np.asarray(value)
         dtype = array.dtype
         # The name of a dtype takes long to make.
-        real = dtype in TRACEABLE or dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
+        real = dtype in REAL_DTYPES or dtype.name in DTYPES or jnp.issubdtype(dtype, jnp.integer)
         array = native(array) if real else array
     except OverflowError as error:
         raise ValueError(
@@ -205,12 +205,11 @@ def with_dtype(value: Any, compute: np.dtype[Any]) -> Any:
         return np.asarray(value, compute)
 
 
-def on_device(*values: Any, dtype: np.dtype[Any] | None = None) -> list[Any]:
-    """Return `values` with scalars on the default device, if that is no CPU, in place of Python floats.
+def on_device(*values: Any, dtype: np.dtype[Any]) -> list[Any]:
+    """Return `values` with scalars of a dtype on the default device, if that is no CPU, in place of Python floats.
 
     The scalars are kept for later calls with the same numbers: copying one to a GPU takes 50 microseconds, in which it
-    draws about a million angles. Without a `dtype`, they are weakly typed, like floats. In a function that JAX traces,
-    numbers remain constants of its program.
+    draws about a million angles. In a function that JAX traces, numbers remain constants of its program.
     """
     if jax.default_backend() == "cpu" or not jax.sharding.get_abstract_mesh().empty or _is_tracing():
         return list(values)
@@ -234,7 +233,7 @@ def _trace_states() -> tuple[Callable[[], object], object]:
 
 
 @functools.lru_cache(maxsize=256)
-def _kept(digits: str, dtype: np.dtype[Any] | None, x64: bool, device: object) -> jax.Array:
+def _kept(digits: str, dtype: np.dtype[Any], x64: bool, device: object) -> jax.Array:
     with jax.ensure_compile_time_eval():
         return as_jax(float.fromhex(digits), dtype)
 
@@ -402,7 +401,7 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
         single = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         # While a function is traced, iterating over a JAX array yields tracers, even if its values are known.
         sizes = (shape,) if single else tuple(np.asarray(shape) if isinstance(shape, jax.Array) else shape)
-        sizes = tuple(operator.index(size) for size in sizes)
+        sizes = tuple(map(operator.index, sizes))
     except TypeError as error:
         hint = "Under jax.jit a shape must be known when tracing: pass it through static_argnames."
         raise TypeError(
@@ -412,7 +411,7 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
         raise ValueError(
             f"{caller}: {name}={safe_repr(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, the limit of NumPy."
         )
-    if any(size < 0 for size in sizes):
+    if min(sizes, default=0) < 0:
         raise ValueError(f"{caller}: {name}={safe_repr(sizes)} has a negative size. Sizes must be 0 or more.")
     if max(sizes, default=0) >= LARGEST_SIZE or math.prod(sizes) >= LARGEST_SIZE:
         asked = max(math.prod(sizes), *sizes)

@@ -17,6 +17,7 @@ from jax_von_mises.compiler.sharding import sharded_by_batch
 from jax_von_mises.engine import draws
 from jax_von_mises.engine.pytrees import ByValue
 from jax_von_mises.engine.request import Family
+from jax_von_mises.numerics.elementary import aligned
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -244,7 +245,7 @@ def of_one_angle(value: object) -> bool:
 
 
 class OfAngles(Distribution):
-    """Base class of distributions of one angle, which define `cdf`, `sf`, `icdf`, `variance` and `moment`.
+    """Base class of distributions of one angle, which define `cdf`, `sf`, `icdf`, `variance` and means.
 
     Names of TFP and of SciPy stand for the same methods.
     """
@@ -411,10 +412,8 @@ def computed(
     arrays = [jnp.asarray(x, arguments.compute_dtype(dtype)) for x in values]
     most = max(x.ndim - rank for x, rank in zip(arrays, ranks, strict=True))
 
-    def aligned(x: jax.Array, rank: int) -> jax.Array:
-        return x.reshape((1,) * (most + rank - x.ndim) + x.shape) if x.ndim else x
-
-    found = sharded_by_batch(functools.partial(function, *static), list(map(aligned, arrays, ranks)), ranks)
+    arrays = [aligned(x, most + rank) if x.ndim else x for x, rank in zip(arrays, ranks, strict=True)]
+    found = sharded_by_batch(functools.partial(function, *static), arrays, ranks)
     return jax.tree.map(lambda x: x.astype(dtype), found)
 
 

@@ -25,8 +25,8 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 MOST_PLACES, MOST_NUMBERS, FOR_EACH = 2**14, 2**19, 128
 # A component of a start is placed at one of as many samples as there are components, but at most this number.
 MOST_TRIED = 32
-# Above this dimension, float32 is enough to compare directions; in `direction_clusters`, a product of matrices computes
-# 1 - cos of the angles between them, with a rounding error of 1e-7.
+# Above this dimension, float32 is enough to compare directions, and a product of matrices computes 1 - cos of the
+# angles between them, with a rounding error of 1e-7.
 FEW_COMPONENTS = 16
 
 
@@ -237,7 +237,7 @@ def seed(model: Model, generator: np.random.Generator, number: int, x: Array, sh
     if len(x) > most:
         chosen = generator.choice(len(x), most, p=share / share.sum())
         x, share = x[chosen], np.full(most, 1 / most)
-    # Float32 is enough to compare directions in many dimensions, as in `direction_clusters`.
+    # Float32 is enough to compare directions in many dimensions, as in `sphere.clusters`.
     rough = x.astype(np.float32) if x.shape[1] > FEW_COMPONENTS else x
     nearest, owner, places = np.full(len(x), np.inf), np.zeros(len(x), int), []
     for j in range(number):

@@ -169,10 +169,13 @@ class Request:
         if family.vector is not None:
             arguments.dimension(caller, family.vector, arrays[family.vector])
         parameters = tuple(arrays[name] for name in family.parameters)
-        shapes = tuple(x.shape for x in parameters)
         sizes = None if shape is None else arguments.whole_sizes(caller, "shape", shape)
-        arguments.one_of(caller, "method", method, family.methods)
-        sizes, route = shape_and_route(caller, family, shapes, sizes, of_result, method, by_size)
+        sizes, of_table = shapes_of(caller, family, tuple(x.shape for x in parameters), sizes)
+        route = arguments.method(caller, method, of_table, family.methods)
+        if route == "auto":
+            few = by_size and math.prod(sizes) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(of_result)]
+            table = math.prod(of_table) == 1 and "table" in family.methods
+            route = "table" if table and not (few and "direct" in family.methods) else "direct"
         return cls(family, checked_key, parameters, None, sizes, of_result, route)
 
     @property
@@ -216,28 +219,16 @@ class Request:
         arguments.within_stream(caller, start, end, described, numbers, self.family.noun)
 
 
-# A call with the shapes of an earlier one takes 28 microseconds with this cache, and 34 without.
+# For the shapes of an earlier call, this saves a fifth of the time of a small draw.
 @functools.lru_cache
-def shape_and_route(
-    caller: str,
-    family: Family,
-    shapes: tuple[tuple[int, ...], ...],
-    sizes: tuple[int, ...] | None,
-    dtype: np.dtype[Any],
-    method: str,
-    by_size: bool,
-) -> tuple[tuple[int, ...], str]:
-    """Return the shape of the batch and the route of draws with parameters of these shapes."""
+def shapes_of(
+    caller: str, family: Family, shapes: tuple[tuple[int, ...], ...], sizes: tuple[int, ...] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of the batch and of the tables, for draws of given `sizes` with parameters of these shapes."""
     ranks = family.parameters.items()
     batch = {name: shape[: len(shape) - rank] for (name, rank), shape in zip(ranks, shapes, strict=True)}
     sizes = arguments.result_shape(caller, sizes, batch)
-    of_table = np.broadcast_shapes(*(batch[name] for name in family.tabulated))
-    route = arguments.method(caller, method, of_table, family.methods)
-    if route == "auto":
-        few = by_size and math.prod(sizes) < QUANTILE_TABLE_MIN_SIZE[arguments.compute_dtype(dtype)]
-        table = math.prod(of_table) == 1 and "table" in family.methods
-        route = "table" if table and not (few and "direct" in family.methods) else "direct"
-    return sizes, route
+    return sizes, np.broadcast_shapes(*(batch[name] for name in family.tabulated))
 
 
 def placed(request: Request) -> jax.Array:

@@ -36,12 +36,11 @@ from jax_von_mises.von_mises import functions as von_mises
 UNROLLED = 16
 # Most steps of `quantile`. Each halves the bracket or the step, so that twice the number of a float's bits is enough.
 MOST_STEPS = 128
-# Methods that mixtures have only if the components have means of unit vectors, and others that they have only if the
-# components are distributions of one angle.
-OF_MEANS = {"mean", "mean_resultant_length", "variance"}
-OF_ONE_ANGLE = {name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")} - OF_MEANS
-# Methods that are computed from the density, which must not jump: components have moments if theirs does not.
-OF_SMOOTH = {"interval", "entropy", "mode", "moment", "kl_divergence"}
+# What the components must have, so that mixtures have a method. A density from which a method is computed must not
+# jump: components have moments if theirs does not.
+NEEDED = {name: name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")}
+NEEDED |= dict.fromkeys(("interval", "entropy", "mode", "moment", "kl_divergence"), "moment")
+NEEDED |= dict.fromkeys(("mean", "mean_resultant_length", "variance"), "_unit_means")
 
 
 @pytree("logits", "components")
@@ -119,11 +118,7 @@ class Mixture(OfDensity):
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute, but no method that needs what the components lack."""
-        if name in OF_ONE_ANGLE and getattr(object.__getattribute__(self, "components"), "event_shape", None):
-            raise self._no(name)
-        if name in OF_SMOOTH and not hasattr(object.__getattribute__(self, "components"), "moment"):
-            raise self._no(name)
-        if name in OF_MEANS and not hasattr(object.__getattribute__(self, "components"), "_unit_means"):
+        if name in NEEDED and not hasattr(object.__getattribute__(self, "components"), NEEDED[name]):
             raise self._no(name)
         return super().__getattribute__(name)
 

@@ -35,13 +35,12 @@ from jax_von_mises.sphere.vectors import direction_of
 RULE = {"float32": (17.0, 40), "float64": (38.0, 72)}
 
 
-def directions(
+def projected(
     numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
 ) -> jax.Array:
     """Return directions, as a family's `place`."""
     (mean,) = parameters
     z = normal.quantile(*tails.tail(numbers(0, mean.shape[-1])))
-    mean = mean.reshape((1,) * (z.ndim - mean.ndim) + mean.shape)
     return direction_of(jnp.broadcast_to(mean, z.shape) + z).unit
 
 
@@ -117,7 +116,7 @@ class ProjectedNormal(Parametric):
         name="projected-normal",
         noun="direction",
         parameters={"concentration": 1},
-        place=directions,
+        place=projected,
         numbers=lambda event_shape: event_shape[0],
         event_shape=lambda parameters: np.shape(parameters[0])[-1:],
         methods=("auto", "direct"),

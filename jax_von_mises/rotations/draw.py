@@ -19,7 +19,7 @@ from jax_von_mises.compiler import xla
 from jax_von_mises.engine import tails
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.request import Family
-from jax_von_mises.numerics.elementary import nan_unless, square_root, valid
+from jax_von_mises.numerics.elementary import aligned, nan_unless, square_root, valid
 from jax_von_mises.rotations import heat as rotations
 from jax_von_mises.sphere import vectors
 from jax_von_mises.sphere.draw import half_turns
@@ -35,7 +35,7 @@ def quaternions(
     if mean.size == 4:
         mean = mean.reshape(4)
     if scale.ndim:
-        scale = scale.reshape((1,) * (len(numbers.shape) - scale.ndim) + scale.shape)
+        scale = aligned(scale, len(numbers.shape))
     scale = valid(scale)
     # Below the smallest scale, draws are proportional to it.
     at_least = drawn_angle(xla.finish_words(numbers(0)), jnp.maximum(scale, rotations.SMALLEST), route)

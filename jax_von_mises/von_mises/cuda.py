@@ -3,7 +3,7 @@
 XLA compiles a draw with a concentration for each angle into several kernels, which pass 20 bytes per angle to each
 other. A kernel of ``kernels/angles.cu`` does everything in one pass and writes only the angles. On an H100, it draws
 2^24 angles in 0.6 of the time of the *plain path*, XLA's program, and 2^26 in half of it; for 2^20, both take about
-equally long. The kernels draw what `programs_for` describes; everything else takes the plain path.
+equally long. The kernels draw what `draws` describes; everything else takes the plain path.
 
 The kernels are shipped as PTX, which the driver compiles for the GPU at hand, so no compiler or toolkit is needed. XLA
 accepts them in the custom call `TARGET`, which is not a stable interface: each kernel is therefore compared with the

@@ -102,9 +102,9 @@ def place_of(x: Array, low: Array, width: Array) -> OnArc:
 
 def checked(low: Array, high: Array, kappa: Array) -> tuple[Array, Array, Array]:
     """Return an arc's width, a finite concentration, both NaN where invalid, and whether it was too large."""
-    infinite, good = kappa > POINT_MASS[kappa.dtype.name], good_arc(low, high)
-    finite = finite_concentration(jnp.where(infinite, jnp.inf, kappa))
-    return nan_unless(jnp.minimum(high - low, TWO_PI), good), nan_unless(finite, good), infinite
+    kappa, good = infinite_if_point(kappa), good_arc(low, high)
+    finite = nan_unless(finite_concentration(kappa), good)
+    return nan_unless(jnp.minimum(high - low, TWO_PI), good), finite, kappa == jnp.inf
 
 
 def log_prob(x: Array, loc: Array, kappa: Array, low: Array, high: Array) -> Array:
@@ -183,13 +183,12 @@ def _counted(x: Array, loc: Array, kappa: Array, low: Array, high: Array) -> tup
 @jax.custom_jvp
 def quantile(before: Array, after: Array, loc: Array, kappa: Array, low: Array, high: Array) -> Array:
     """Return the angle in [low, high] with these fractions of the arc's probability on its sides."""
-    known = (before >= 0) & (after >= 0)
-    k = jnp.where(kappa > POINT_MASS[kappa.dtype.name], jnp.inf, kappa)
-    x = restricted(before, after, loc, k, low, high)
+    x = restricted(before, after, loc, infinite_if_point(kappa), low, high)
     middle = 0.5 * low + 0.5 * high
     x = jnp.clip(x + TWO_PI * jnp.round((middle - x) / TWO_PI), low, high)
     x = jnp.where(before == 0, low, jnp.where(after == 0, high, x))
-    return nan_unless(x, known & ~jnp.isnan(kappa) & ~jnp.isnan(loc) & (kappa >= 0))
+    known = (before >= 0) & (after >= 0) & (kappa >= 0) & jnp.isfinite(loc)
+    return nan_unless(x, known & good_arc(low, high))
 
 
 @quantile.defjvp
@@ -274,6 +273,11 @@ def good_arc(low: Any, high: Any, xp: ModuleType = jnp) -> Any:
     """Return whether the ends are finite and 0 < high - low <= 2 pi up to rounding; `xp` is `numpy` or `jax.numpy`."""
     rounding = 2 * float(jnp.finfo(low.dtype).eps) * (xp.abs(low) + xp.abs(high))
     return (high > low) & (high - low <= TWO_PI + rounding) & (xp.abs(low) + xp.abs(high) < xp.inf)
+
+
+def infinite_if_point(kappa: Array) -> Array:
+    """Return the concentration, infinite where the distribution counts as a point mass."""
+    return jnp.where(kappa > POINT_MASS[kappa.dtype.name], jnp.inf, kappa)
 
 
 def finite_concentration(kappa: Array) -> Array:

@@ -19,7 +19,8 @@ from jax_von_mises.engine import counter, tails
 from jax_von_mises.engine.draws import sample
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.request import Family, Request, placed
-from jax_von_mises.von_mises.truncated import POINT_MASS, good_arc, restricted
+from jax_von_mises.numerics.elementary import aligned
+from jax_von_mises.von_mises.truncated import good_arc, infinite_if_point, restricted
 
 
 def sample_truncated(
@@ -87,7 +88,7 @@ def sample_truncated(
     checked = {name: arguments.parameter(caller, name, value) for name, value in given.items()}
     of_result = arguments.float_dtype(caller, dtype, checked.values())
     check_arc(caller, checked["low"], checked["high"], arguments.compute_dtype(of_result))
-    return sample(caller, TRUNCATED, key, given, shape, dtype)
+    return sample(caller, TRUNCATED, key, checked, shape, dtype)
 
 
 def check_arc(caller: str, low: ArrayLike, high: ArrayLike, dtype: np.dtype[Any]) -> None:
@@ -115,9 +116,9 @@ def on_arcs(
 
 def from_words(words: counter.Words, shape: tuple[int, ...], *parameters: jax.Array) -> jax.Array:
     """Return angles from the words of each."""
-    loc, kappa, low, high = (x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in parameters)
-    kappa = jnp.where(kappa > POINT_MASS[kappa.dtype.name], jnp.inf, kappa)
-    return restricted(*tails.fractions(tails.tail(xla.finish_words(words))), loc, kappa, low, high)
+    loc, kappa, low, high = (aligned(x, len(shape)) for x in parameters)
+    given = loc, infinite_if_point(kappa), low, high
+    return restricted(*tails.fractions(tails.tail(xla.finish_words(words))), *given)
 
 
 def drawn_in_rows(request: Request) -> jax.Array:

@@ -147,7 +147,7 @@ def test_a_point_mass():
 def test_invalid_arcs():
     low, high = np.float32([(1.0, 1.0), (2.0, 1.0), (0.0, 6.5), (np.inf, 1.0)]).T
     one = TruncatedVonMises(0.0, 1.0, low, high)
-    found = one.log_prob(1.5), one.cdf(1.5), one.mean()
+    found = one.log_prob(1.5), one.cdf(1.5), one.icdf(0.0), one.mean()
     assert np.isnan(found).all()
     for each in zip(low, high, strict=True):
         with pytest.raises(ValueError, match=r"TruncatedVonMises: (low=.* and high|low is inf)"):
