@@ -28,7 +28,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1: /p' Makefile
 
 sample: .venv/installed ## draw SIZE angles into the file OUT, on the GPU if there is one
-	.venv/bin/jax-von-mises sample --concentration 4 --size $(SIZE) --out $(OUT) --force
+	.venv/bin/jax-von-mises sample --concentration 4 --size $(SIZE) --out $(OUT) --resume
 
 test: .venv-test/installed ## run the tests of everything that the package does: five minutes on two cores
 	.venv-test/bin/python $(PYTEST)
@@ -86,7 +86,7 @@ install-tests: .venv-test/installed .venv-oldest/installed $(if $(NEWEST),.venv-
 
 .venv-test/installed .venv-oldest/installed .venv-newest/installed: $(CONSTRAINTS)
 .venv-test/installed .venv-oldest/installed .venv-newest/installed: WHAT = \
-  -e ".[bench,cli,dask,examples,storage]" --group test $(PINNED:%=-c %)
+  -e ".[bench,dask,examples,storage]" --group test $(PINNED:%=-c %)
 .venv-test/installed .venv-newest/installed: PINNED = $(CONSTRAINTS)
 .venv-oldest/installed: PINNED = $(CONSTRAINTS:%=.venv-oldest-constraints.txt)
 .venv-oldest/installed: WHAT += jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)

@@ -108,8 +108,8 @@ need() {
 }
 
 [ -n "$platform" ] || find_gpu
-extras=cli,$platform$more
-[ "$platform" != cpu ] || extras=cli$more
+extras=$platform$more
+[ "$platform" != cpu ] || extras=${more#,}
 
 conda=${CONDA_PREFIX:-}
 [ "${CONDA_DEFAULT_ENV:-}" != base ] || conda='' # active in every shell, so nobody chose it
@@ -130,7 +130,7 @@ else
   run "${PYTHON:-python3}" -m venv "$venv" || error 1 "$venv could not be created: see the output above"
 fi
 run cd "$here"
-run "$python" -m pip install -e ".[$extras]" ||
+run "$python" -m pip install -e ".${extras:+[$extras]}" ||
   error 1 "pip could not install: see its output above"
 run "${python%/*}/jax-von-mises" doctor --expect "${platform%1[23]}"
 if [ "$venv" != "${VIRTUAL_ENV:-$conda}" ]; then

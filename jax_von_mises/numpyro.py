@@ -21,14 +21,14 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jax_von_mises import arguments, public
+from jax_von_mises import arguments
 from jax_von_mises.engine import base
 from jax_von_mises.numerics.circle import with_derivative_of
 from jax_von_mises.numerics.elementary import clip
@@ -174,14 +174,6 @@ def with_parameters_of(distribution: Any, of: type[base.Parametric]) -> Any:
     return own if own.batch_shape == distribution.batch_shape else own.broadcast()
 
 
-def classes(of: type[base.Parametric]) -> Iterator[type[base.Parametric]]:
-    """Yield the subclasses that can be drawn, without those that stand for others and draw as they do."""
-    for each in of.__subclasses__():
-        if "FAMILY" in vars(each) and each.__module__.startswith(f"{public.__package__}."):
-            yield each
-        yield from classes(each)
-
-
 def space_of(of: type[base.Parametric]) -> Space:
     """Return where draws lie: distributions of vectors have a vector among their parameters."""
     if issubclass(of, base.OfAngles):
@@ -262,7 +254,7 @@ def register_divergence(p: Any, of: type[base.Parametric], q: Any, other: type[b
         return divergence
 
 
-MADE = {each.__name__: made_from(each) for each in sorted(classes(base.Parametric), key=lambda of: of.__name__)}
+MADE = {each.__name__: made_from(each) for each in sorted(base.declared(), key=lambda of: of.__name__)}
 globals().update(MADE)
 __all__ += list(MADE)
 COMPARED = [(cls, cls.OF) for cls in MADE.values()]

@@ -8,7 +8,6 @@ from jax_von_mises.circle.symmetric import Cardioid as Cardioid
 from jax_von_mises.circle.symmetric import WrappedCauchy as WrappedCauchy
 from jax_von_mises.circle.symmetric import WrappedNormal as WrappedNormal
 from jax_von_mises.circle.torus import Torus as Torus
-from jax_von_mises.engine.draws import sample_block as sample_block
 from jax_von_mises.mixture.distribution import Mixture as Mixture
 from jax_von_mises.pairs.distribution import CosineBivariateVonMises as CosineBivariateVonMises
 from jax_von_mises.pairs.distribution import SineBivariateVonMises as SineBivariateVonMises
@@ -39,6 +38,7 @@ from jax_von_mises.von_mises.functions import prob as prob
 from jax_von_mises.von_mises.functions import sf as sf
 from jax_von_mises.von_mises.functions import stddev as stddev
 from jax_von_mises.von_mises.functions import variance as variance
+from jax_von_mises.von_mises.sampler import sample_block as sample_block
 from jax_von_mises.von_mises.sampler import sample_von_mises as sample_von_mises
 from jax_von_mises.von_mises.sharded import sample_pmap as sample_pmap
 from jax_von_mises.von_mises.sharded import sample_shard as sample_shard

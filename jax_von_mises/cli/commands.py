@@ -6,11 +6,11 @@ compares a sample with its distribution.
 
 import argparse
 import contextlib
+import datetime
 import json
 import math
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -25,47 +25,45 @@ import numpy as np
 from jax_von_mises import environment, runtime
 from jax_von_mises.cli import summary
 from jax_von_mises.cli.program import BadArgument, Failure
-from jax_von_mises.engine import draws
+from jax_von_mises.engine import base
+from jax_von_mises.engine.base import Parametric
 from jax_von_mises.streams import disk, writer
+from jax_von_mises.streams.batches import sample_batches
 from jax_von_mises.streams.stream import split_evenly
 
+# Numbers that are compared with the distribution: that takes longer than drawing them.
+SUMMARISED = 2**22
+# Numbers in the largest .csv file, and in the smallest result whose size is said before it is drawn.
+MOST_IN_CSV, LARGE = 2**22, 2**28
 
-def parameters(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Return `loc` and `concentration` for `write_samples`; raise BadArgument for values that would give NaN."""
-    pairs, sphere = "bivariate" in options.distribution, options.distribution == "von-mises-fisher"
-    for option, wanted in (("loc", not sphere), ("mean_direction", sphere), ("correlation", pairs)):
-        if getattr(options, option) is not None and not wanted:
-            name = option.replace("_", "-")
-            raise BadArgument(f"--distribution {options.distribution} has no --{name}; leave it out")
-    if sphere and options.mean_direction is None:
-        raise BadArgument("--distribution von-mises-fisher needs --mean-direction, such as 0,0,1")
-    zero, one = (np.full(2 if pairs else (), value) for value in (0.0, 1.0))
-    loc = options.mean_direction if sphere else zero if options.loc is None else options.loc
-    concentration = one if options.concentration is None else options.concentration
-    if pairs:
-        if loc.size != 2 or concentration.size != 2:
-            raise BadArgument("give two numbers for --loc and for --concentration, one for each angle of a pair")
-        if options.correlation is not None and options.correlation.size != 1:
-            raise BadArgument("give one number for --correlation")
-        concentration = np.append(concentration, 0.0 if options.correlation is None else options.correlation)
-    if sphere and concentration.ndim:
-        raise BadArgument("--distribution von-mises-fisher takes one --concentration")
-    compute = np.float64 if options.dtype == "float64" else np.float32
-    given = {
-        "--mean-direction" if sphere else "--loc": loc,
-        "--concentration": concentration[:2] if pairs else concentration,
-        "--correlation": concentration[2:] if pairs else zero,
-    }
-    for option, values in given.items():
-        if np.any(np.isfinite(values) & (np.abs(values) > np.finfo(compute).max)):
-            raise BadArgument(f"{option}: a number is beyond the range of {compute.__name__}; use --dtype float64")
-    loc, concentration = (np.asarray(values, compute) for values in (loc, concentration))
-    try:
-        summary.check(options.distribution, loc, concentration)
-    except ValueError as error:
-        text = re.sub(r"^\w+: ", "", str(error))
-        raise BadArgument(re.sub(r"(?:^|(?<= and ))(concentration|loc|correlation)(?= )", r"--\1", text)) from None
-    return loc, concentration
+
+def distribution_of(options: argparse.Namespace) -> Parametric:
+    """Return the distribution that the options describe; raise BadArgument for values that would give NaN."""
+    kinds = {kind.FAMILY.name: kind for kind in base.declared()}
+    if options.distribution not in kinds:
+        known = "; ".join(f"{name} ({options_of(kinds[name])})" for name in sorted(kinds))
+        raise BadArgument(f"--distribution {options.distribution}: choose one of {known}")
+    kind, compute = kinds[options.distribution], np.float64 if options.dtype == "float64" else np.float32
+    angles = {parameter.name for parameter in kind.PARAMETERS if parameter.values == "angle"}
+    if options.degrees and summary.of_vectors(kind):
+        raise BadArgument(f"--degrees: {options.distribution} has no angles; leave it out")
+    values = dict.fromkeys(angles, np.float64(0)) | options.parameters
+    if values.keys() != {parameter.name for parameter in kind.PARAMETERS}:
+        raise BadArgument(f"--distribution {options.distribution} needs the options {options_of(kind)}")
+    if options.degrees:
+        values |= {name: np.radians(values[name]) for name in angles}
+    with jax.enable_x64(options.dtype == "float64"):
+        try:
+            checked: Any = kind
+            checked(**values, validate_args=True)
+            return kind(**{name: value.astype(compute) for name, value in values.items()})
+        except ValueError as error:
+            raise BadArgument(str(error)) from None
+
+
+def options_of(kind: type[Parametric]) -> str:
+    """Return the options for the parameters of a class, as in ``--loc --concentration``."""
+    return " ".join(f"--{parameter.name.replace('_', '-')}" for parameter in kind.PARAMETERS)
 
 
 @contextlib.contextmanager
@@ -149,31 +147,37 @@ def run_sample(options: argparse.Namespace) -> int:
         raise BadArgument("--repair needs --resume")
     if options.cache is not None and (options.workers is not None or options.scheduler is not None):
         raise BadArgument("--cache is for this process; for workers, set JAX_COMPILATION_CACHE_DIR where they start")
-    if options.distribution not in draws.names():
-        raise BadArgument(f"--distribution {options.distribution}: choose one of {', '.join(draws.names())}")
     if options.workers is not None or options.scheduler is not None:
         # This process needs no device; on a GPU it would take memory from the workers. JAX reads the setting when it
         # starts, which it does for the first array or key.
         jax.config.update("jax_platforms", "cpu")
-    loc, concentration = parameters(options)
+    distribution = distribution_of(options)
     try:
         key = jax.random.key(options.seed, impl=options.key_impl)
     except ValueError as error:
         raise BadArgument(f"--key-impl {options.key_impl}: {error}") from None
     if options.cache is not None:
         runtime.initialize_compilation_cache(options.cache or None)
-    progress = Progress(options.quiet)
     began = time.monotonic()
+    if options.out.lower().endswith(".csv"):
+        with jax.enable_x64(options.dtype == "float64"):
+            rows = write_csv(options, key, distribution)
+        if not options.quiet:
+            lines = drew(options, distribution, len(rows), "", time.monotonic() - began)
+            lines += summary.compare(distribution, rows, options.degrees)
+            print("\n".join([*lines, described(options.out, rows)]))
+        return 0
+    numbers = options.size * math.prod(distribution.batch_shape + distribution.event_shape)
+    size = disk.readable(numbers * (8 if options.dtype == "float64" else 4))
+    progress = Progress(options.quiet, f"{options.out} will have {size}" if numbers >= LARGE else "")
     with open_executor(options) as executor, jax.enable_x64(options.dtype == "float64"):
         try:
             written = writer.write_samples(
                 options.out,
                 key,
-                loc,
-                concentration,
-                options.size,
-                options.dtype,
-                block_rows=options.block,
+                total=options.size,
+                dtype=options.dtype,
+                block_rows=options.block_rows,
                 resume=options.resume,
                 force=options.force,
                 repair=options.repair,
@@ -181,7 +185,7 @@ def run_sample(options: argparse.Namespace) -> int:
                 parts=parts,
                 executor=executor,
                 progress=progress,
-                distribution=options.distribution,
+                distribution=distribution,
             )
         except writer.Damaged as error:
             raise Failure(str(error)) from error
@@ -195,67 +199,118 @@ def run_sample(options: argparse.Namespace) -> int:
             progress.close()
         if not options.quiet:
             seconds = time.monotonic() - began
-            print("\n".join(report(options, written, loc, concentration, progress.drawn, seconds)))
+            print("\n".join(report(options, written, distribution, progress.drawn, seconds)))
     return 0
 
 
 class Progress:
-    """Show the finished rows on stderr, with rate and time left, if tqdm is installed; count those of this run."""
+    """Show the finished rows on stderr, with rate and time left, every few seconds; count those of this run.
 
-    def __init__(self, quiet: bool):
-        self.quiet, self.bar = quiet, None
+    `first` is shown before the first row is drawn.
+    """
+
+    def __init__(self, quiet: bool, first: str = "", clock: Callable[[], float] = time.monotonic):
+        self.quiet, self.first, self.clock, self.terminal = quiet, first, clock, sys.stderr.isatty()
+        self.seconds = 1 if self.terminal else 10  # a line replaces the one before on a terminal, but not in a log
+        self.began = self.said = clock()
         self.before: int | None = None
         self.drawn = 0
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` rows are finished."""
+        """Take note that `done` of `total` rows are finished."""
+        now = self.clock()
         if self.before is None:
-            self.before = done
-            self.bar = self._bar(done, total)
-        if self.bar is not None:
-            self.bar.update(done - self.before - self.drawn)
+            self.before, self.began = done, now
+            if self.first and not self.quiet:
+                print(self.first, file=sys.stderr)
         self.drawn = done - self.before
-
-    def _bar(self, done: int, total: int) -> Any:
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            return None
-        options = {"unit": " rows", "unit_scale": True, "file": sys.stderr, "mininterval": 0.5}
-        return tqdm(initial=done, total=total, disable=self.quiet, **options)
+        if self.quiet or done == total or now - self.said < self.seconds or not self.drawn:
+            return
+        self.said, rate = now, self.drawn / (now - self.began)
+        left = datetime.timedelta(seconds=round((total - done) / rate))
+        line = f"{done / total:6.1%} of {total:,} rows, {rate / 1e6:.3g} million a second, {left} left"
+        print(f"\r{line:78}" if self.terminal else line, end="" if self.terminal else "\n", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Close the display."""
-        if self.bar is not None:
-            self.bar.close()
+        """Clear the line on a terminal."""
+        if self.terminal and self.said > self.began:
+            print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)
+
+
+def write_csv(options: argparse.Namespace, key: jax.Array, distribution: Parametric) -> np.ndarray:
+    """Write draws to a new .csv file, one row each, and return them."""
+    for option in ("block_rows", "resume", "force", "repair", "parts", "workers", "scheduler"):
+        if getattr(options, option):
+            name = option.replace("_", "-")
+            raise BadArgument(f"--{name} is for .npy files and .zarr stores; {options.out} is written at once, if new")
+    numbers = options.size * math.prod(distribution.batch_shape + distribution.event_shape)
+    if numbers > MOST_IN_CSV:
+        raise BadArgument(f"{options.out}: {numbers:,} numbers are too many for a .csv file; write a .npy file")
+    batches = sample_batches(
+        key, total=options.size, batch_size=max(options.size, 1), dtype=options.dtype, distribution=distribution
+    )
+    kind = np.float64 if options.dtype == "float64" else np.float32
+    rows = np.zeros((options.size, *distribution.batch_shape, *distribution.event_shape), kind)
+    for batch in batches:
+        rows[:] = batch
+    shown = np.degrees(rows.astype(np.float64)) if options.degrees else rows
+    try:
+        with open(options.out, "x", encoding="utf-8") as file:
+            try:
+                np.savetxt(file, shown.reshape(len(rows), -1), "%.17g" if kind is np.float64 else "%.9g", ",")
+            except BaseException:
+                os.remove(options.out)
+                raise
+    except FileExistsError:
+        raise BadArgument(f"{options.out}: already exists; move it away, or choose another name") from None
+    return rows
 
 
 def report(
-    options: argparse.Namespace,
-    written: writer.Written,
-    loc: np.ndarray,
-    concentration: np.ndarray,
-    rows: int,
-    seconds: float,
+    options: argparse.Namespace, written: writer.Written, distribution: Parametric, rows: int, seconds: float
 ) -> list[str]:
     """Return the lines of the summary: what was drawn, its comparison with the distribution, and what was written."""
     blocks = f"{written.drawn} block{'s' * (written.drawn != 1)}" + f", {written.kept} kept" * (written.kept > 0)
     part = f"part {options.part} of {options.parts}: " if options.parts else ""
-    sums = summary.Summary(options.distribution, loc, concentration)
     if written.kept and not written.drawn:
         what = f"{written.out} is already complete" if written.finished else "all of its blocks exist"
         lines = [f"{part}{what}; nothing was drawn"]
     else:
-        draws = rows * sums.columns // sums.components
-        lines = [
-            f"{part}drew {draws:,} {sums.draws} ({blocks}) in {seconds:.2f} s: {options.dtype}, seed {options.seed}",
-            f"{draws / seconds / 1e6:.3g} million per second, including compilation and writing",
-        ]
+        lines = drew(options, distribution, rows, f" ({blocks})", seconds)
+        lines[0] = part + lines[0]
     if not written.finished:
         return [*lines, f"{written.out}: not complete yet; the last part to finish completes it"]
-    lines += sums.of_file(written.out)
-    size = disk.readable(math.prod(written.shape) * np.dtype(written.dtype).itemsize)
-    return [*lines, f"{written.out}: {size}, shape {written.shape}, {written.dtype}"]
+    sample = first_rows(written)
+    if len(sample) < written.shape[0]:
+        lines.append(f"the first {len(sample):,} rows:")
+    return [*lines, *summary.compare(distribution, sample, options.degrees), described(written.out, written)]
+
+
+def drew(options: argparse.Namespace, distribution: Parametric, rows: int, blocks: str, seconds: float) -> list[str]:
+    """Return lines that say how many draws were made, and how fast."""
+    count = rows * math.prod(distribution.batch_shape)
+    noun = type(distribution).FAMILY.noun
+    return [
+        f"drew {count:,} {noun}s{blocks} in {seconds:.2f} s: {options.dtype}, seed {options.seed}",
+        f"{count / seconds / 1e6:.3g} million per second, including compilation and writing",
+    ]
+
+
+def described(out: str, array: Any) -> str:
+    """Return a line on the size, shape and dtype of what was written."""
+    size = disk.readable(math.prod(array.shape) * np.dtype(array.dtype).itemsize)
+    return f"{out}: {size}, shape {array.shape}, {array.dtype}"
+
+
+def first_rows(written: writer.Written) -> np.ndarray:
+    """Return so many rows of a file or store that comparing them takes less time than drawing them."""
+    parts, count = [np.empty((0, *written.shape[1:]), written.dtype)], 0
+    for rows in writer.read_blocks(written.out):
+        parts.append(rows)
+        count += rows.size
+        if count >= SUMMARISED:
+            break
+    return np.concatenate(parts)
 
 
 def run_verify(options: argparse.Namespace) -> int:
@@ -265,7 +320,7 @@ def run_verify(options: argparse.Namespace) -> int:
     except writer.Damaged as error:
         raise Failure(str(error)) from error
     except ValueError as error:
-        raise BadArgument(str(error).replace("out=", "")) from error
+        raise BadArgument(str(error)) from error
     again = f"; drawn again and equal: {', '.join(map(str, found['redrawn']))}" if found["redrawn"] else ""
     if found["blocks"] and not found["redrawn"]:
         again = "; none drawn again, since this machine draws other last digits"

@@ -24,24 +24,6 @@ __all__ = ["entry", "main"]
 
 PROGRAM_NAME = "jax-von-mises"
 
-# Arguments of the library as its messages show them, and the options that set them.
-IN_OPTIONS = {
-    "resume=True": "--resume",
-    "force=True": "--force",
-    "repair=True": "--repair",
-    "block_rows=": "--block ",
-    "total=": "--size ",
-    "parts=": "--parts ",
-    "part=": "--part ",
-    "out=": "--out ",
-    "timeout=": "--timeout ",
-    "phi_concentration": "first --concentration",
-    "psi_concentration": "second --concentration",
-    "phi_loc": "first --loc",
-    "psi_loc": "second --loc",
-    "mean_direction": "--mean-direction",
-}
-
 
 class BadArgument(Exception):
     """Raised for an invalid argument; the exit code is 2."""
@@ -52,7 +34,14 @@ class Failure(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that prints an error on one line, for batch logs."""
+    """Parser that prints an error on one line, for batch logs.
+
+    With `parameters`, options that it does not know are parameters of a distribution, which its class will check.
+    """
+
+    def __init__(self, *args: Any, parameters: bool = False, **options: Any):
+        super().__init__(*args, **options)
+        self.parameters = parameters
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -60,6 +49,17 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options here, so that the message names the command and its help."""
         found, rest = super().parse_known_args(args, namespace)
+        if self.parameters:
+            found.parameters = {}
+            while rest and (given := re.fullmatch("--([a-z][a-z-]*)(?:=(.*))?", rest[0])):
+                option, text = given.groups()
+                if text is None and len(rest) == 1:
+                    self.error(f"argument --{option}: expected a value")
+                text, rest = (rest[1], rest[2:]) if text is None else (text, rest[1:])
+                try:
+                    found.parameters[option.replace("-", "_")] = numbers(text)
+                except argparse.ArgumentTypeError as error:
+                    self.error(f"argument --{option}: {error}")
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return found, rest
@@ -79,16 +79,22 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
     parser = Parser(
         prog=PROGRAM_NAME,
-        description="Draw von Mises random angles, verify files, and diagnose the machine.",
+        description="Draw random angles and directions, verify files, and diagnose the machine.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the versions of the package and of JAX")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     sample = commands.add_parser(
         "sample",
-        help="draw angles into a .npy file or a Zarr store",
-        description="Draw von Mises angles, in radians in [-pi, pi), into a .npy file or a Zarr store, and compare "
-        "them with the distribution. Memory use does not grow with the size, and an interrupted run can be resumed.",
+        help="draw angles or directions into a .npy file, a Zarr store or a .csv file",
+        parameters=True,
+        usage="%(prog)s --size N --out FILE [--distribution NAME] [--PARAMETER VALUE ...] [options]",
+        description="Draw from a distribution into a .npy file, a Zarr store or a .csv file, and compare the draws "
+        "with the distribution. Files and stores can be larger than the memory, and an interrupted run can be resumed. "
+        "Each PARAMETER of the distribution is an option of its name, such as --loc 0.5 --concentration 4, or "
+        "--mean-direction 0,0,1 --concentration 50 for von-mises-fisher. Its VALUE is a number, numbers separated by "
+        "commas, or a .npy or .csv file of them: a vector, or one number for each column of the result. Angles are 0 "
+        "if left out.",
         epilog="Element i does not depend on the size, so a longer run begins with the same angles. "
         "Exit codes: 0 success, 1 failure, 2 invalid argument, 130 interrupted.",
         allow_abbrev=False,
@@ -98,33 +104,21 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--out",
         required=True,
-        help=".npy file or .zarr store to write, or the URL of a store such as gs://bucket/big.zarr",
+        help=".npy file or .zarr store to write, the URL of a store such as gs://bucket/big.zarr (several processes "
+        "need a store), or a .csv file for a small sample",
     )
     add(
         "--distribution",
         metavar="NAME",
         default="von-mises",
-        help="von-mises (the default); von-mises-fisher for directions (unit vectors, along the last axis); "
-        "sine-bivariate-von-mises or cosine-bivariate-von-mises for pairs of dependent angles",
-    )
-    several = "a number, numbers separated by commas, or a .npy or .csv file of them, for one column each"
-    add("--loc", type=numbers, help=f"mean direction in radians: {several}; for pairs, PHI,PSI (default 0)")
-    add(
-        "--mean-direction",
-        metavar="X,Y,...",
-        type=numbers,
-        help="mean direction of von-mises-fisher: two or more numbers, or a file of them; it is scaled to unit length",
+        help="von-mises (the default), or the name of another class of the library with hyphens, such as "
+        "von-mises-fisher, wrapped-cauchy or sine-bivariate-von-mises; any other name lists them with their parameters",
     )
     add(
-        "--concentration",
-        type=numbers,
-        help=f"concentration, from 0 (uniform) to inf (all angles at loc): {several}; for pairs, two finite numbers "
-        "K1,K2 (default 1)",
-    )
-    add(
-        "--correlation",
-        type=numbers,
-        help="for pairs only: any finite number; 0 makes the angles independent (default 0)",
+        "--degrees",
+        action="store_true",
+        help="read parameters that are angles, print the summary, and write .csv files in degrees; .npy files and "
+        "stores always hold radians, in [-pi, pi)",
     )
     add("--seed", type=seed, default=0, help="integer from 0 to 2**32 - 1 (default 0)")
     add(
@@ -134,7 +128,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="dtype of the angles; bfloat16 is stored as float32 (default float32)",
     )
     add("--key-impl", help="a key implementation of JAX, such as philox4x32 (default: JAX's default)")
-    add("--block", type=whole, help="number of rows to draw and write at a time (default: enough for 2**22 numbers)")
+    add(
+        "--block-rows",
+        type=whole,
+        help="number of rows to draw and write at a time (default: enough for 2**22 numbers)",
+    )
     add("--resume", action="store_true", help="continue an interrupted run, or start a new one if there is none")
     add("--repair", action="store_true", help="with --resume: draw damaged blocks again")
     add("--force", action="store_true", help="replace an existing file or store that this command wrote")
@@ -201,13 +199,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def whole(text: str) -> int:
-    """Read a whole number; text such as 1e7 is allowed."""
+    """Read a whole number from 0; text such as 1e7 is allowed."""
     with contextlib.suppress(ValueError):
-        return int(text)
-    with contextlib.suppress(ValueError):
-        if float(text).is_integer():
-            return int(float(text))
-    raise argparse.ArgumentTypeError(f"{text}: not a whole number; write one such as 10_000_000 or 1e7")
+        value = float(text)
+        if value.is_integer() and value >= 0:
+            return int(text) if text.strip("+").replace("_", "").isdecimal() else int(value)
+    raise argparse.ArgumentTypeError(f"{text}: not a whole number from 0; write one such as 10_000_000 or 1e7")
 
 
 def seed(text: str) -> int:
@@ -224,7 +221,7 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def numbers(text: str) -> "np.ndarray":
-    """Read a number, numbers separated by commas, or a file of numbers, as a float64 array with at most one axis."""
+    """Read a number, numbers separated by commas, or a file of numbers, as a float64 array."""
     import numpy as np
 
     with contextlib.suppress(ValueError):
@@ -246,8 +243,8 @@ def numbers(text: str) -> "np.ndarray":
         if text.lower().endswith(".csv") and isinstance(error, ValueError):
             reason = str(error).split(";")[0]  # the rest advises callers of NumPy
         raise refuse(f"{text}: {reason}; give one number per line without a header, or a .npy file of floats") from None
-    if values.dtype != np.float64 or values.ndim > 1 or values.size == 0:
-        raise refuse(f"{text}: holds {values.dtype} of shape {values.shape}; give a list of one or more real numbers")
+    if values.dtype != np.float64 or values.size == 0:
+        raise refuse(f"{text}: holds {values.dtype} of shape {values.shape}; give one or more real numbers")
     return np.asarray(values)
 
 
@@ -313,8 +310,5 @@ def entry() -> int:
 def fail(code: int, prefix: str, reason: object, error: BaseException | None = None) -> int:
     """Print why a command failed and what was kept, on one line of stderr; return the exit code."""
     text = "; ".join([str(reason).rstrip("."), *getattr(error, "__notes__", [])])
-    text = re.sub(r"^(write_samples|verify_samples|warmup|diagnose): ", "", text)
-    for argument, option in IN_OPTIONS.items():
-        text = re.sub(rf"(?<![\w-]){argument}", option, text)
     print(f"{prefix}: error: {' '.join(text.split())}", file=sys.stderr)
     return code

@@ -16,7 +16,8 @@ from jax_von_mises import arguments
 from jax_von_mises.compiler.sharding import sharded_by_batch
 from jax_von_mises.engine import draws
 from jax_von_mises.engine.pytrees import ByValue
-from jax_von_mises.engine.request import Family
+from jax_von_mises.engine.request import Family, registered
+from jax_von_mises.numerics.circle import LARGEST_LOC
 from jax_von_mises.numerics.elementary import aligned
 
 P = ParamSpec("P")
@@ -319,8 +320,9 @@ class Parametric(Distribution):
             return
         checked = self._parameters()
         if validate_args:
+            compute = arguments.compute_dtype(arguments.float_dtype(caller, None, checked.values()))
             for parameter, value in zip(self.PARAMETERS, checked.values(), strict=True):
-                check_values(caller, parameter, value)
+                check_values(caller, parameter, value, compute)
         ndim = len(self._batch_of(checked)) if numbers else 0
         for parameter in self.PARAMETERS if ndim else ():
             value, rank = checked[parameter.name], ndim + parameter.event_rank
@@ -397,6 +399,18 @@ class Parametric(Distribution):
         return jnp.broadcast_to(value, self.batch_shape + event_shape).astype(self.dtype)
 
 
+def declared() -> list[type[Parametric]]:
+    """Return the classes of the package whose parameters are arrays, by which their draws are described in files."""
+    found, left = [], [Parametric]
+    ours = set(registered().values())
+    while left:
+        kind = left.pop()
+        left += kind.__subclasses__()
+        if vars(kind).get("FAMILY") in ours and kind.__module__.startswith("jax_von_mises."):
+            found.append(kind)
+    return found
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 3, 4))
 def computed(
     function: Callable[..., Any],
@@ -417,16 +431,25 @@ def computed(
     return jax.tree.map(lambda x: x.astype(dtype), found)
 
 
-def check_values(caller: str, parameter: Parameter, value: Any) -> None:
-    """Raise ValueError for a value that is not allowed; that of a traced parameter is unknown."""
+def check_values(caller: str, parameter: Parameter, value: Any, compute: type | np.dtype[Any] = np.float64) -> None:
+    """Raise ValueError for a value that is not allowed; that of a traced parameter is unknown.
+
+    `compute` is the dtype of computations with it.
+    """
     if isinstance(value, jax.core.Tracer):
         return
     value = np.asarray(value, np.float64)
     allowed, words = RULES[parameter.values]
-    good = allowed(value)
-    if not np.all(good):
-        where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"
-        raise ValueError(f"{caller}: {parameter.name} is {value[~good].flat[0]:g}{where}, but must be {words}.")
+    dtype = np.dtype(compute)
+    largest = LARGEST_LOC[dtype.name] if parameter.values == "angle" else np.finfo(dtype).max
+    finite = np.isfinite(value)
+    for good, must in (
+        (allowed(value), f"must be {words}"),
+        (~finite | (np.abs(value) <= largest), f"can be at most {largest:.9g} in {dtype.name}"),
+    ):
+        if not np.all(good):
+            where = "" if value.ndim == 0 else f" at index {tuple(int(i) for i in np.argwhere(~good)[0])}"
+            raise ValueError(f"{caller}: {parameter.name} is {value[~good].flat[0]:g}{where}, but {must}.")
 
 
 def as_leaf(caller: str, name: str, value: Any) -> Any:

@@ -50,7 +50,7 @@ class Family:
     """What a stream must know of a distribution; static in programs, and equal only to itself."""
 
     name: str
-    """Name in `sample_block` and in files."""
+    """Name in files and on the command line."""
     noun: str
     """Name of one draw in messages."""
     parameters: Mapping[str, int]
@@ -67,35 +67,16 @@ class Family:
     """Which methods it has; "auto" is always among them."""
     vector: str | None = None
     """A parameter whose last axis holds the components of a vector."""
-    packed: Mapping[str, tuple[str, ...]] | None = None
-    """Which parameters lie along the last axes of `loc` and `concentration`, where these stand for a distribution."""
     program: Callable[["Request"], jax.Array] | None = None
     """Computes the draws of a request, where `placed` is not fast enough."""
     kernel: Callable[["Request"], jax.stages.Wrapped | None] | None = None
     """Returns the program of a kernel of our own that draws a whole request, or None."""
     explicit_meshes: bool = False
     """Whether draws can be sharded over meshes with explicit axes."""
-    by_name: bool = False
-    """Whether `sample_block` takes its name, and two arrays, in place of a distribution."""
 
     def __post_init__(self) -> None:
         """Register the family, so that its name finds it in any process."""
         FAMILIES[self.name] = self
-
-    def unpacked(self, caller: str, loc: Any, concentration: Any) -> dict[str, Any]:
-        """Return the parameters by name, given the two arrays that stand for them in `sample_block`."""
-        if self.packed is None:
-            return dict(zip(self.parameters, (loc, concentration), strict=True))
-        found: dict[str, Any] = {}
-        for (name, parts), array in zip(self.packed.items(), (loc, concentration), strict=True):
-            given = arguments.parameter(caller, name, array)
-            if np.shape(given)[-1:] != (len(parts),):
-                raise ValueError(
-                    f"{caller}: {name} has shape {np.shape(given)}, but for {self.name} its last axis must hold "
-                    f"{', '.join(parts)}."
-                )
-            found |= {part: given[..., j] for j, part in enumerate(parts)}
-        return found
 
 
 def made_of(prefix: str) -> Callable[[Callable[[Family], Family]], Callable[[Family], Family]]:

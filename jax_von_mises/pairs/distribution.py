@@ -92,7 +92,7 @@ class BivariateVonMises(Parametric):
     """Base class of the two models of dependent angles."""
 
     PARAMETERS = (
-        *(Parameter(name, "real") for name in ("phi_loc", "psi_loc")),
+        *(Parameter(name, "angle") for name in ("phi_loc", "psi_loc")),
         *(Parameter(name, "nonnegative and finite") for name in ("phi_concentration", "psi_concentration")),
         Parameter("correlation", "real"),
     )

@@ -64,8 +64,6 @@ def family(name: str, kind: type[models.Model]) -> Family:
         numbers=lambda event_shape: 2,
         event_shape=lambda parameters: (2,),
         tabulated=NAMES[2:],
-        packed={"loc": NAMES[:2], "concentration": NAMES[2:]},
-        by_name=True,
     )
 
 

@@ -261,5 +261,4 @@ VON_MISES_FISHER = Family(
     tabulated=("concentration",),
     vector="mean_direction",
     explicit_meshes=True,
-    by_name=True,
 )

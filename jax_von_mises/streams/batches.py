@@ -36,7 +36,7 @@ def sample_batches(
     method: str = "auto",
     donate: bool = False,
     out_sharding: NamedSharding | PartitionSpec | None = None,
-    distribution: str | Distribution = "von-mises",
+    distribution: Distribution | None = None,
 ) -> "SampleBatches":
     """Draw a long stream of angles, directions or pairs, batch by batch, in constant memory.
 
@@ -48,8 +48,7 @@ def sample_batches(
     ----------
     key, loc, concentration, dtype
         As in `sample_block`. The shape of a row is the broadcast shape of `loc` and `concentration`, () if both are
-        numbers. For directions and pairs, a last axis that holds components or parameters does not broadcast, and a row
-        has a last axis for the components of a direction or the two angles of a pair.
+        numbers.
     total : int
         Number of rows to draw, 0 or more.
     batch_size : int
@@ -65,9 +64,9 @@ def sample_batches(
     out_sharding : optional
         Sharding of each batch ``(count, *row_shape)`` over devices, as in `sample_von_mises`. In an explicit mesh,
         `batch_size` and `total` must be multiples of the number of devices along a sharded first axis.
-    distribution : {"von-mises", "von-mises-fisher", "sine-bivariate-von-mises", "cosine-bivariate-von-mises"} or object
-        Distribution of the angles, the directions or the pairs of angles; or any distribution of this package, such as
-        a `Mixture`, which has its own parameters. Row i then has index i of its ``sample(key, shape)``.
+    distribution : optional
+        Any distribution of this package, such as a `VonMisesFisher` or a `Mixture`, in place of `loc` and
+        `concentration`. Row i, of shape ``batch_shape + event_shape``, then has index i of its ``sample(key, shape)``.
 
     Returns
     -------

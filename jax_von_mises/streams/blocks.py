@@ -188,7 +188,7 @@ def must_draw_the_same(path: str, plan: Plan, found: str) -> None:
     if found != plan.about["first_rows"]:
         raise ValueError(
             f"write_samples: {path}: this machine draws other last digits than the one that started the run, which was "
-            "of a different kind or had a different release of JAX. Resume it there, or start again with force=True."
+            "of a different kind or had a different release of JAX. Resume it there, or start again with `force`."
         )
 
 

@@ -22,9 +22,10 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
-from jax_von_mises.engine import counter, draws
+from jax_von_mises.engine import counter
 from jax_von_mises.engine.base import Distribution
 from jax_von_mises.engine.request import Request, by_family, draw, family_named
+from jax_von_mises.von_mises.sampler import VON_MISES
 
 # Stands in the identity of each file and store. A change of the words or the angles of any stream raises the number.
 FORMAT = "jax_von_mises stream 3"
@@ -49,10 +50,12 @@ class Stream:
         concentration: ArrayLike | None,
         dtype: DTypeLike | None,
         method: str,
-        distribution: str | Distribution = "von-mises",
+        distribution: Distribution | None = None,
     ) -> "Stream":
         """Return the stream of these arguments, which are those of `sample_batches`."""
-        if isinstance(distribution, Distribution):
+        if distribution is None:
+            family, values = VON_MISES, {"loc": loc, "concentration": concentration}
+        elif isinstance(distribution, Distribution):
             if loc is not None or concentration is not None:
                 raise TypeError(
                     f"{caller}: give the parameters once, as `loc` and `concentration` or in the distribution "
@@ -61,8 +64,11 @@ class Stream:
             family, values = distribution._drawn_by()
             dtype = distribution.dtype if dtype is None else dtype
         else:
-            family = draws.family_of(caller, distribution)
-            values = family.unpacked(caller, loc, concentration)
+            raise TypeError(
+                f"{caller}: distribution={arguments.safe_repr(distribution)} must be a distribution of this package, "
+                "such as VonMisesFisher(mean_direction, concentration), or None for angles by `loc` and "
+                "`concentration`."
+            )
         return cls(Request.of(caller, family, key, values, None, dtype, method, by_size=False))
 
     @property

@@ -73,7 +73,7 @@ def write_samples(
     parts: int = 1,
     executor: futures.Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
-    distribution: str | Distribution = "von-mises",
+    distribution: Distribution | None = None,
 ) -> Written:
     """Draw a stream of angles, directions or pairs and write it to a file or store, in constant memory.
 
@@ -162,11 +162,11 @@ def write_samples(
         raise ValueError(f"{CALLER}: part={part} must be below parts={parts}; parts are counted from 0.")
     if parts > 1 and force:
         raise ValueError(
-            f"{CALLER}: force=True cannot be combined with parts={parts}, since it would remove what other parts "
-            "write. Remove the old store once, and start the parts with resume=True."
+            f"{CALLER}: `force` cannot be combined with parts={parts}, since it would remove what other parts write. "
+            "Remove the old store once, and start the parts with `resume`."
         )
     if resume and force:
-        raise ValueError(f"{CALLER}: resume=True keeps what force=True would replace. Give only one of them.")
+        raise ValueError(f"{CALLER}: `resume` keeps what `force` would replace. Set only one of them.")
 
     kind = kind_of(CALLER, out)
     if kind is NpyFile and parts > 1:
@@ -179,8 +179,8 @@ def write_samples(
         raise FileExistsError(f"{out}: was not written by this package; move it away, or choose another name")
     if found.exists and not (resume or force or parts > 1):
         raise FileExistsError(
-            f"{out}: already exists, finished or not; choose another name, give resume=True to continue it, or "
-            "force=True to replace it"
+            f"{out}: already exists, finished or not; choose another name, set `resume` to continue it, or `force` to "
+            "replace it"
         )
     if kind is NpyFile and (force or found.finished):
         NpyFile.must_be_ours(out)
@@ -256,7 +256,7 @@ class WriteRun:
                 with contextlib.suppress(OSError):
                     if finished_blocks := len(target.done()):
                         error.add_note(
-                            f"{finished_blocks} of {self.plan.blocks} blocks are finished; continue with resume=True"
+                            f"{finished_blocks} of {self.plan.blocks} blocks are finished; continue with `resume`"
                         )
                 raise
         return Written(
@@ -394,7 +394,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
     checked = blocks.each(executor, blocks.check_block, blocks.task_of(target), done.items())
     bad = plan.missing(done) + [block for block, wrong in checked if wrong]
     if bad:
-        raise Damaged(f"{caller}: {out}: {mismatch(sorted(bad))}. Repeat the run with resume=True and repair=True.")
+        raise Damaged(f"{caller}: {out}: {mismatch(sorted(bad))}. Repeat the run with `resume` and `repair`.")
     redrawn = sorted({i * (plan.blocks - 1) // (REDRAWN - 1) for i in range(REDRAWN)}) if plan.blocks else []
     stream = blocks.stream_of(plan)
     for block in redrawn:
@@ -406,7 +406,7 @@ def verify_samples(out: str | os.PathLike[str], *, executor: futures.Executor | 
         if plan.checksum(drawn) != plan.checksum(target.read(block)):
             raise Damaged(
                 f"{caller}: {out}: block {block} is not of this stream; another run may have written it. Repeat the "
-                "run with force=True."
+                "run with `force`."
             )
     return {name: plan.about[name] for name in ("stream", "shape", "dtype", "block_rows")} | {
         "blocks": plan.blocks,
@@ -431,7 +431,7 @@ def open_finished(caller: str, out: str) -> NpyFile | ZarrStore:
     if not found.finished:
         raise FileNotFoundError(
             f"{out}: is not finished: {len(target.done())} of {target.plan.blocks} blocks are. Complete it with "
-            "resume=True"
+            "`resume`"
         )
     return target
 

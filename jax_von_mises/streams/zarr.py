@@ -292,7 +292,7 @@ class ZarrStore:
     def check(self) -> None:
         """Raise OSError if the metadata of the finished store describe another array."""
         if wrong := self._wrong_metadata():
-            raise OSError(f"{self.path}: its metadata {wrong}; resume=True with repair=True writes them again")
+            raise OSError(f"{self.path}: its metadata {wrong}; `resume` with `repair` writes them again")
 
     def _wrong_metadata(self) -> str:
         """Return how the stored metadata differ from those of the array, to which others may have added attributes."""

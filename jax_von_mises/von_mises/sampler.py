@@ -1,4 +1,4 @@
-"""Draw angles with `sample_von_mises`."""
+"""Draw angles with `sample_von_mises`, and slices of its streams with `sample_block`."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from jax_von_mises.compiler.sharding import explicit_sharding
 from jax_von_mises.engine import counter
 from jax_von_mises.engine.draws import sample
 from jax_von_mises.engine.numbers import Numbers
-from jax_von_mises.engine.request import Family, Request
+from jax_von_mises.engine.request import Family, Request, draw
 from jax_von_mises.von_mises import transform
 
 
@@ -102,6 +102,54 @@ def sample_von_mises(
     return sample(caller, VON_MISES, key, values, shape, dtype, None, method, out_sharding)
 
 
+def sample_block(
+    key: ArrayLike,
+    loc: ArrayLike,
+    concentration: ArrayLike,
+    start: ArrayLike | tuple[ArrayLike, ArrayLike],
+    shape: int | Sequence[int],
+    dtype: DTypeLike | None = None,
+    *,
+    method: str = "auto",
+) -> jax.Array:
+    """Draw the angles ``start`` to ``start + prod(shape) - 1`` of a key's stream.
+
+    The block is a slice of the result of a single call of `sample_von_mises`. A long stream can thus be drawn in
+    blocks, in any order and on any machine. Blocks of one shape share one compiled program. Blocks of other
+    distributions are drawn by ``sample(key, shape, start=start)`` of their classes.
+
+    Parameters
+    ----------
+    key, loc, concentration, dtype
+        As in `sample_von_mises`; `loc` and `concentration` broadcast to the block.
+    start : int, traced integer scalar, or pair of them
+        Position of the block's first angle, 0 <= start < 2^64. Inside a traced program, `start` may be an int32 or
+        uint32 scalar (int64 or uint64 in 64-bit mode). For positions beyond the range of that dtype, give a pair
+        ``(hi, lo)`` of uint32, the upper and the lower half. Traced positions count modulo 2^64.
+    shape : int or tuple of ints
+        Shape of the block, filled in row-major order.
+    method : {"auto", "direct", "table"}
+        "auto" uses the table for one concentration, whatever the size of the block, so that all blocks of a stream
+        agree.
+
+    Returns
+    -------
+    jax.Array
+        Angles in radians in [-pi, pi), with the accuracy and the derivatives of `sample_von_mises`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an invalid argument, or a block that reaches beyond the end of the stream (unless `start` is traced), before
+        anything is computed.
+    """
+    caller = "sample_block"
+    request = Request.of(
+        caller, VON_MISES, key, {"loc": loc, "concentration": concentration}, shape, dtype, method, by_size=False
+    )
+    return draw(request.block(caller, arguments.position(caller, start)))
+
+
 def angles_of(request: Request) -> jax.Array:
     """Return the angles of a request, computed in one program."""
     shape, dtype, route, out_sharding = request.shape, request.dtype, request.route, request.out_sharding
@@ -153,6 +201,5 @@ VON_MISES = Family(
     tabulated=("concentration",),
     program=angles_of,
     explicit_meshes=True,
-    by_name=True,
     kernel=kernel,
 )

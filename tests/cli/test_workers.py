@@ -21,9 +21,9 @@ pytest.importorskip("zarr", reason="zarr-python is not installed (extra `storage
 BLOCKS, ROWS = 120, 2_048
 SAMPLE = [
     *("sample", "--out", "a.zarr", "--seed", "5", "--loc", "0.5", "--concentration", "4"),
-    *("--size", str(BLOCKS * ROWS), "--block", str(ROWS)),
+    *("--size", str(BLOCKS * ROWS), "--block-rows", str(ROWS)),
 ]
-LARGE = ["sample", "--quiet", "--concentration", "4", "--size", str(400 * 2**18), "--block", str(2**18), "--out"]
+LARGE = ["sample", "--quiet", "--concentration", "4", "--size", str(400 * 2**18), "--block-rows", str(2**18), "--out"]
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 
 
@@ -163,7 +163,7 @@ def test_signal_stops_the_run(tmp_path, start, number, kind):
     if number == signal.SIGINT:
         (line,) = messages(tmp_path).splitlines()
         assert line.startswith("jax-von-mises sample: error: interrupted; ")
-        assert "of 400 blocks are finished; continue with --resume" in line
+        assert "of 400 blocks are finished; continue with `resume`" in line
     must_complete(start(*LARGE, out, "--resume"), out, tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_worker_that_is_killed(tmp_path, start):
     wait_until(lambda: not group(process), seconds=20)
     (line,) = messages(tmp_path).splitlines()
     assert line.startswith("jax-von-mises sample: error: BrokenProcessPool: ")
-    assert "of 400 blocks are finished; continue with --resume" in line
+    assert "of 400 blocks are finished; continue with `resume`" in line
     must_complete(start(*LARGE, out, "--resume", "--workers", "2"), out, tmp_path)
 
 
@@ -219,7 +219,7 @@ def test_dask_cluster(tmp_path, start, alone):
     wait_until(lambda: len(finished(out)) >= 3, process)
     scheduler.kill()
     assert process.wait(120) == 1
-    assert "of 400 blocks are finished; continue with --resume" in messages(tmp_path)
+    assert "of 400 blocks are finished; continue with `resume`" in messages(tmp_path)
     workers.kill()
     assert 3 <= len(finished(out)) < 400
     cluster()

@@ -23,6 +23,7 @@ import jax
 import pytest
 
 from docs import pages
+from jax_von_mises.cli import commands as command_line_run
 from jax_von_mises.cli import program as command_line
 from jax_von_mises.streams import writer
 from tests import children
@@ -213,7 +214,8 @@ def test_commands_are_valid():
             given = [re.sub(r"\$\w+", "1", word) for word in command[command.index("jax-von-mises") + 1 :]]
             arguments = command_line.make_parser().parse_args(given)
             if arguments.command == "sample":
-                writer.kind_of("test", arguments.out)
+                command_line_run.distribution_of(arguments)
+                assert arguments.out.endswith(".csv") or writer.kind_of("test", arguments.out)
         elif name == "pip":
             requested = re.findall(r"(?:jax_von_mises|\.)\[([\w,]+)\]", " ".join(command))
             assert {extra for each in requested for extra in each.split(",")} <= extras, where

@@ -11,7 +11,7 @@ from jax import random
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy import stats
 
-from jax_von_mises import sample_block, sample_von_mises, sample_von_mises_fisher
+from jax_von_mises import VonMisesFisher, sample_von_mises, sample_von_mises_fisher
 from jax_von_mises.engine import counter
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.sphere import draw as sphere
@@ -24,7 +24,8 @@ KEY = random.key(5)
 
 
 def block_of(key, mu, kappa, start, shape, method="direct"):
-    return sample_block(key, mu, kappa, start, shape, method=method, distribution="von-mises-fisher")
+    direction = VonMisesFisher(mu, kappa)
+    return direction.sample(key, shape[: len(shape) - len(direction.batch_shape)], start=start, method=method)
 
 
 # ------------------------------------------------------------------------------------------------ the stream
@@ -342,5 +343,3 @@ def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match="reach beyond"):
         block_of(KEY, [1.0, 0.0, 0.0], 1.0, 2**63 - 1, (2,))
     assert block_of(KEY, [1.0, 0.0, 0.0], 1.0, 2**63 - 2, (2,)).shape == (2, 3)
-    with pytest.raises(ValueError, match=r"sample_block: distribution='vmf' is not one of 'cosine-"):
-        sample_block(KEY, [1.0, 0.0, 0.0], 1.0, 0, (2,), distribution="vmf")

@@ -92,7 +92,7 @@ def test_finished_blocks_are_kept_when_a_task_fails(tmp_path, here, monkeypatch)
         write(out, **ROWS, executor=here)
     monkeypatch.undo()
     kept = blocks_of(out)
-    assert f"{kept} of 10 blocks are finished; continue with resume=True" in raised.value.__notes__
+    assert f"{kept} of 10 blocks are finished; continue with `resume`" in raised.value.__notes__
     assert write(out, **ROWS, resume=True)[3:] == (10 - kept, kept, True)
     as_alone(out, tmp_path, **ROWS)
 

@@ -110,7 +110,7 @@ def out(request, tmp_path):
 # run ("same"), the angles next to other things ("valid"), or damage, which `resume` does not look for.
 Refused = namedtuple("Refused", "error message keeps", defaults=("everything",))
 Done = namedtuple("Done", "drawn left", defaults=("same",))
-EXISTS = Refused(FileExistsError, "already exists, .*resume=True .*force=True")
+EXISTS = Refused(FileExistsError, "already exists, .*`resume` .*`force`")
 ANOTHER = Refused(ValueError, "holds another stream: ")
 FOREIGN = Refused(FileExistsError, "was not written by this package; move it away")
 LINK = Refused(FileExistsError, "is a symbolic link; give the name of what it leads to")
@@ -128,7 +128,7 @@ OPERATIONS = {
 
 
 def unfinished(blocks):
-    return Refused(FileNotFoundError, rf"is not finished: {blocks} of 10 blocks are\. Complete it with resume=True")
+    return Refused(FileNotFoundError, rf"is not finished: {blocks} of 10 blocks are\. Complete it with `resume`")
 
 
 def blocks_damaged(numbers):
@@ -143,7 +143,7 @@ def begin(out, blocks=4, **options):
     """Interrupt a run after some blocks."""
     with pytest.raises(Stop) as stopped:
         write(out, progress=stop_after(blocks), **options)
-    assert stopped.value.__notes__[0].endswith(" of 10 blocks are finished; continue with resume=True")
+    assert stopped.value.__notes__[0].endswith(" of 10 blocks are finished; continue with `resume`")
 
 
 def complete(out):
@@ -543,7 +543,10 @@ CHANGES = [
     (dict(total=10_001), r"shape \[10000\] \(now \[10001\]\)"),
     (dict(dtype="float16"), r"dtype float32 \(now float16\)"),
     (dict(method="direct"), r"method table \(now direct\)"),
-    (dict(loc=np.float32([1, 0]), distribution="von-mises-fisher"), "distribution von-mises .now von-mises-fisher"),
+    (
+        dict(loc=None, concentration=None, distribution=jax_von_mises.VonMisesFisher(np.float32([1, 0]), 4.0)),
+        "distribution von-mises .now von-mises-fisher",
+    ),
 ]
 
 
@@ -778,8 +781,8 @@ def test_disk_without_space(out, monkeypatch):
     [
         (dict(parts=2), ValueError, r"can have only one writer, but parts=2\. Write a \.zarr"),
         (dict(parts=2, part=2), ValueError, "part=2 must be below parts=2"),
-        (dict(parts=2, force=True), ValueError, "force=True cannot be combined with parts=2"),
-        (dict(resume=True, force=True), ValueError, "resume=True keeps what force=True would replace"),
+        (dict(parts=2, force=True), ValueError, "`force` cannot be combined with parts=2"),
+        (dict(resume=True, force=True), ValueError, "`resume` keeps what `force` would replace"),
         (dict(total=2**59, loc=np.zeros(2)), ValueError, "rows of length 2 are too many"),
         (dict(total=2**21 + 1, block_rows=1), ValueError, r"at most 1048576\. Give block_rows=3 or more"),
         (dict(out="no/a.npy"), FileNotFoundError, r"there is no directory .*; create it first"),
