@@ -707,7 +707,7 @@ def tail_probability(
         return (1 - result if upper else result).astype(dtype)
     x = jnp.asarray(value, compute)
     x, turns = deviation(x, jnp.zeros_like(x))
-    result = panels.tail(divided, clip(x, -np.pi, np.pi), jnp.full(x.shape, upper)) / divided.total
+    result = panels.mass_up_to(divided, clip(x, -np.pi, np.pi), jnp.full(x.shape, upper)) / divided.total
     result = jnp.minimum(result, 1)
     return (result - turns if upper else result + turns).astype(dtype)
 
@@ -718,7 +718,7 @@ def tails_at(divided: panels.Panels, x: jax.Array) -> tuple[jax.Array, jax.Array
     x, turns = deviation(x, jnp.zeros_like(x))
     both = jnp.broadcast_to(clip(x, -np.pi, np.pi), (2, *x.shape))
     upper = jnp.broadcast_to(jnp.arange(2).reshape(2, *[1] * x.ndim) == 1, both.shape)
-    below, above = jnp.minimum(panels.tail(divided, both, upper) / divided.total, 1)
+    below, above = jnp.minimum(panels.mass_up_to(divided, both, upper) / divided.total, 1)
     return below, above, turns
 
 

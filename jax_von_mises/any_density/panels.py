@@ -453,7 +453,7 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
     return edge[0] + (edge[1] + away), density
 
 
-def tail(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
+def mass_up_to(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
     """Return the scaled mass between -pi (pi if `from_end`) and each angle `x` in [-pi, pi], with derivatives."""
     panel = search(panels.edges, lax.stop_gradient(x))
     width, mean, shape = seen_from(panels, panel, from_end)

@@ -90,7 +90,7 @@ class Table(NamedTuple):
     cells: Cells
     panels: Panels
     error: jax.Array
-    """Estimate of the largest relative error of the smaller tail in `angle`, `panels.tail` and `panels.quantile`."""
+    """Estimated largest relative error of the smaller tail in `angle`, `panels.mass_up_to` and `panels.quantile`."""
 
     @property
     def log_normalizer(self) -> jax.Array:
@@ -156,7 +156,7 @@ def tail_error(fixed: Panels, angle: jax.Array, t: jax.Array, from_end: jax.Arra
     exponent = lax.bitcast_convert_type(jnp.abs(angle), unsigned) & ~unsigned((1 << info.nmant) - 1)
     spacing = (SPACINGS * float(info.eps)) * lax.bitcast_convert_type(exponent, angle.dtype)
     ends = jnp.stack([angle - spacing, angle + spacing])
-    tails = panels.tail(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
+    tails = panels.mass_up_to(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
     return jnp.maximum(jnp.maximum(jnp.min(tails, 0) - t, t - jnp.max(tails, 0)), 0) / t
 
 

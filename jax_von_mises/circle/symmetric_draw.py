@@ -31,12 +31,12 @@ def symmetric(name: str, parameter: str, quantile: Quantile) -> Family:
         name=name,
         noun="angle",
         parameters={"loc": 0, parameter: 0},
-        place=functools.partial(turned, quantile),
+        place=functools.partial(on_both_sides, quantile),
         methods=("auto", "direct"),
     )
 
 
-def turned(
+def on_both_sides(
     quantile: Quantile,
     numbers: Numbers,
     parameters: tuple[jax.Array, ...],

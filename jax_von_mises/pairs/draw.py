@@ -93,7 +93,7 @@ def first_angle(
         tau = 2 * jnp.where(upper, t, c)
         model = kind.of(k1, k2, r)
         if route == "table":
-            a = quantile.look_up(quantile.table(model), tau, upper)
+            a = quantile.look_up(quantile.quantile_table(model), tau, upper)
         else:
             a = quantile.half_quantile(model, tau, upper)
         a = nan_unless(a, ~jnp.isnan(k1 + k2 + r))

@@ -86,7 +86,7 @@ def products_of(deviations: Array, share: Array) -> Array:
     return means
 
 
-def turned(loc: Array) -> Array:
+def turn_matrices(loc: Array) -> Array:
     """Return the matrices that take (1, sin x, 1 - cos x) to the same functions of x - `loc`."""
     sine, cosine, versine = np.sin(loc), np.cos(loc), 2 * np.sin(0.5 * loc) ** 2
     one, zero = np.ones_like(loc), np.zeros_like(loc)
@@ -124,7 +124,7 @@ def point(kind: Kind, products: Array, at: Array, known: Array) -> Point:
         found: Array = products.reshape(-1, 9) @ forms.reshape(3, 9).T
         return found
 
-    means = turned(at[:, 0]) @ products @ np.swapaxes(turned(at[:, 1]), 1, 2)
+    means = turn_matrices(at[:, 0]) @ products @ np.swapaxes(turn_matrices(at[:, 1]), 1, 2)
     first, second = BY_LOC @ means, means @ BY_LOC.T
     of_statistics = statistics(means) + known[:, AT_ZERO]
     across = np.stack([statistics(first), statistics(second)], 1)
@@ -194,7 +194,7 @@ def starts(kind: Kind, products: Array, limits: tuple[float, float]) -> tuple[Ar
     """
     alpha = np.arctan2(products[:, 1, 0], 1 - products[:, 2, 0])
     beta = np.arctan2(products[:, 0, 1], 1 - products[:, 0, 2])
-    means = turned(alpha) @ products @ np.swapaxes(turned(beta), 1, 2)
+    means = turn_matrices(alpha) @ products @ np.swapaxes(turn_matrices(beta), 1, 2)
     versines = np.clip(np.stack([means[:, 2, 0], means[:, 0, 2]]), 1e-12, 1)
     k1, k2 = np.clip(rough_concentration(versines), *limits)
     scale = np.sqrt(k1 * k2)

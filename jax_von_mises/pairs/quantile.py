@@ -107,14 +107,14 @@ def log_half_mass(model: Model) -> jax.Array:
     return jnp.log(moments.density(model.at(zero)) * jnp.sum(sides, 0))
 
 
-def table(model: Model) -> QuantileTable:
+def quantile_table(model: Model) -> QuantileTable:
     """Tabulate `half_quantile`, for the upper tail and then for the lower one."""
     tau, upper = two_tails(model.mode.dtype)
     return QuantileTable.of(half_quantile(model, jnp.asarray(tau, model.mode.dtype), jnp.asarray(upper)))
 
 
 def look_up(table: QuantileTable, tau: jax.Array, upper: jax.Array) -> jax.Array:
-    """Evaluate `half_quantile` from a `table`."""
+    """Evaluate `half_quantile` from a `quantile_table`."""
     return elementary.clip(table.at(tau, ~upper), 0, largest_angle(tau.dtype))
 
 

@@ -59,7 +59,7 @@ def drawn_angle(words: tuple[jax.Array, ...], scale: jax.Array, route: str) -> j
     def angle(words: tuple[jax.Array, ...], scale: jax.Array) -> jax.Array:
         t, _, near = tails.tail(words)
         if route == "table":
-            signed = rotations.table(scale).at(t, near)
+            signed = rotations.quantile_table(scale).at(t, near)
         else:
             signed = rotations.quantile(t, ~near, jnp.broadcast_to(scale, t.shape))
         return nan_unless(signed, ~jnp.isnan(scale))

@@ -218,7 +218,7 @@ class Kernel(NamedTuple):
         return jnp.where(self.by_turns(at.angle), turns, by_waves)
 
 
-def tail(kernel: Kernel, at: Angle, sign: jax.Array) -> tuple[jax.Array, jax.Array]:
+def tail_of_angle(kernel: Kernel, at: Angle, sign: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the integral of p / p(w) from the angle w to pi (`sign` 1) or 0 (-1), and `Kernel.relative` there."""
     limits = RANGE[at.angle.dtype.name]
     unit = jnp.minimum(kernel.sigma, 1)
@@ -247,7 +247,7 @@ def quantile(t: jax.Array, upper: jax.Array, sigma: jax.Array) -> jax.Array:
 
     def step(_: int, signed: jax.Array) -> jax.Array:
         at = Angle.of_signed(signed)
-        integral, here = tail(kernel, at, sign)
+        integral, here = tail_of_angle(kernel, at, sign)
         # The argument of the logarithm is near 1 in the lower tail, so that no digits are lost there.
         excess = jnp.log(share * ((integral / kernel.of_turns) * here)) - 0.5 * jnp.square(at.angle / kernel.of_turns)
         slope = kernel.slope_per_angle(at) * at.angle + at.half_cosine / at.half_sine
@@ -290,7 +290,7 @@ def first_guess(kernel: Kernel, t: jax.Array, upper: jax.Array) -> jax.Array:
     return jnp.where(upper, high, Angle(low, np.pi - low).signed)
 
 
-def table(sigma: jax.Array) -> QuantileTable:
+def quantile_table(sigma: jax.Array) -> QuantileTable:
     """Tabulate `quantile`, for the upper tail and then for the lower one."""
     tau, upper = two_tails(sigma.dtype)
     t = jnp.asarray(tau, sigma.dtype)

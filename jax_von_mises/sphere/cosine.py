@@ -21,7 +21,9 @@ def place_at(w: jax.Array, kappa: jax.Array, n: int) -> tuple[radial.Mode, radia
     return mode, radial.Latitude.of(small, (w >= 0) == near, n, mode)
 
 
-def tail(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
+def tail_of_cosine(
+    w: jax.Array, kappa: jax.Array, dimension: int
+) -> tuple[jax.Array, jax.Array | np.ndarray, jax.Array]:
     """Return the probability beyond `w` as seen from the mode, whether this is the upper tail, and the density of y."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
@@ -45,7 +47,7 @@ def lower_tail(w: jax.Array, kappa: jax.Array, dimension: int) -> jax.Array:
         lost = jnp.where(x < 0, ((np.pi - angle) - small) + 2 * half_pi_rest(w.dtype), 0)
         below = 2 * circle_tail.lower_tail(-angle, limit, -lost)
     else:
-        beyond, near, _ = tail(x, limit, dimension)
+        beyond, near, _ = tail_of_cosine(x, limit, dimension)
         below = jnp.where(near, 1 - beyond, beyond)
     return jnp.where(inside, below, jnp.where(w > 0, 1, 0) + 0 * (kappa + w))
 
@@ -60,7 +62,7 @@ def slopes(w: jax.Array, kappa: jax.Array, dimension: int) -> tuple[jax.Array, j
         return density * jax.lax.rsqrt(gap), density * circle_tail_integral.derivative(angle, limit)
     n = dimension - 1
     x = jnp.where(jnp.abs(w) < 1, w, 0)
-    *_, density = tail(x, limit, dimension)
+    *_, density = tail_of_cosine(x, limit, dimension)
     mode, place = place_at(x, limit, n)
     rise = radial.slope_of_distance(place, mode, n, fits.SMALLEST[w.dtype.name])
     inside = jnp.where(jnp.abs(w) < 1, density, 0)

@@ -32,13 +32,13 @@ def natural_of(family: Family) -> Family:
         def draw(own: tuple[jax.Array, ...]) -> jax.Array:
             return family.place(numbers, own, route, sharding)
 
-        return turned(family, draw, parameters[0])
+        return turned_draws(family, draw, parameters[0])
 
     def program(request: Request) -> jax.Array:
         def draw(own: tuple[jax.Array, ...]) -> jax.Array:
             return by_family(dataclasses.replace(request, family=family, parameters=own))
 
-        return turned(family, draw, jnp.asarray(request.parameters[0], arguments.compute_dtype(request.dtype)))
+        return turned_draws(family, draw, jnp.asarray(request.parameters[0], arguments.compute_dtype(request.dtype)))
 
     return Family(
         name=PREFIX + family.name,
@@ -54,7 +54,7 @@ def natural_of(family: Family) -> Family:
     )
 
 
-def turned(family: Family, draw: Callable[[tuple[jax.Array, ...]], jax.Array], parameter: jax.Array) -> jax.Array:
+def turned_draws(family: Family, draw: Callable[[tuple[jax.Array, ...]], jax.Array], parameter: jax.Array) -> jax.Array:
     """Return the draws of a natural parameter; ``draw(parameters)`` draws the `family`."""
     vector = natural.away_from_zero(parameter, natural.SMALLEST)
     kappa, fixed = natural.concentration_of(vector), lax.stop_gradient(vector)

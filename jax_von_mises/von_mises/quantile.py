@@ -290,7 +290,7 @@ def any_half_quantile(t: jax.Array, c: jax.Array, kappa: jax.Array) -> jax.Array
     return jnp.where((t > 0) | jnp.isnan(x), x, np.pi)
 
 
-def table(kappa: jax.Array) -> QuantileTable:
+def quantile_table(kappa: jax.Array) -> QuantileTable:
     """Tabulate `half_quantile` for a scalar `kappa`."""
     t = tails(TAILS[kappa.dtype.name])
     kappa = jnp.broadcast_to(kappa, t.shape)

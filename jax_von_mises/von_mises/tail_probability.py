@@ -2,7 +2,7 @@
 
 All of them come from the integral J of `tail_integral`, in float32 with more nodes than samples need. At large
 concentrations, factors of a probability would overflow or underflow; `density.rescaled` and `density.density_root`
-prevent that. For many angles at one concentration, see `quantile.table`.
+prevent that. For many angles at one concentration, see `quantile.quantile_table`.
 """
 
 import jax

@@ -133,7 +133,7 @@ def angles_about_zero(
     kappa, (t, c, negative) = valid(kappa), tail(words)
     if route == "table":
         t, negative = xla.carry_sign_on_cuda(t, negative, below_half(t.dtype))
-        x = quantile.table(kappa).at(t, out_sharding=out_sharding)
+        x = quantile.quantile_table(kappa).at(t, out_sharding=out_sharding)
         x = clip(x, 0, largest_angle(t.dtype))
     else:
         x = quantile.half_quantile(t, c, broadcast_sharded(kappa, t.shape, out_sharding))

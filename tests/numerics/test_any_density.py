@@ -36,7 +36,7 @@ def program(log_density, dtype=FLOAT32, wide=True, count=256):
     def run(t, from_end, x, points, *parameters):
         table = quantiles.tabulate(log_density, count, dtype, wide, points, parameters)
         divided = table.panels
-        low, high = (panels.tail(divided, x, jnp.full(x.shape, end)) / divided.total for end in (False, True))
+        low, high = (panels.mass_up_to(divided, x, jnp.full(x.shape, end)) / divided.total for end in (False, True))
         direct, _ = panels.quantile(divided, t * divided.total, from_end)
         hard = jnp.sum(table.cells.hard >= 0)
         return table.angle(t, from_end), direct, low, high, table.log_normalizer, table.error, hard

@@ -125,7 +125,7 @@ def test_table(name):
     @jax.jit
     def both(k1, k2, r):
         model = KINDS[name].of(k1, k2, r)
-        return quantile.look_up(quantile.table(model), tau, upper), quantile.half_quantile(model, tau, upper)
+        return quantile.look_up(quantile.quantile_table(model), tau, upper), quantile.half_quantile(model, tau, upper)
 
     for k in ((2, 3, 1), (5, 6, -7), (1e7, 1e7, 2e7), (1e5, 1e5, 1.0005e5), (0, 5, 5), (0, 0, 0), (0.3, 0.2, 40)):
         model = KINDS[name].of(*map(jnp.float32, k))

@@ -465,7 +465,7 @@ def test_running_takes_several_times_as_long_without(name, plain, program):
 
 def stored_by_a_table():
     """Return whether a program stores the values of a table."""
-    program = jax.jit(lambda kappa: quantile.table(kappa)).lower(NUMBER).compile()
+    program = jax.jit(lambda kappa: quantile.quantile_table(kappa)).lower(NUMBER).compile()
     values = table.tails(table.TAILS["float32"]).astype(np.float32).nbytes
     return program.memory_analysis().temp_size_in_bytes >= values
 
