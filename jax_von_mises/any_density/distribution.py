@@ -157,16 +157,16 @@ class OfDensity(OfAngles):
         caller = self._check_angle("kl_divergence", other)
         shape = arguments.broadcast_shapes(caller, {"self": self.batch_shape, "other": other.batch_shape})
         if not shape:
-            alone: jax.Array = divergence(self._density(), other)
+            alone: jax.Array = kl_divergence(self._density(), other)
             return alone
         first, second = self._broadcast_to(shape), other._broadcast_to(shape)
         if not math.prod(shape):
-            none: jax.Array = of_no_element(lambda p, q: divergence(p._density(), q), shape, first, second)
+            none: jax.Array = of_no_element(lambda p, q: kl_divergence(p._density(), q), shape, first, second)
             return none
 
         def one(i: jax.Array) -> jax.Array:
             at = (*jnp.unravel_index(i, shape), ...)
-            found: jax.Array = divergence(first._at(at)._density(), second._at(at))
+            found: jax.Array = kl_divergence(first._at(at)._density(), second._at(at))
             return found
 
         return jax.vmap(one)(jnp.arange(math.prod(shape))).reshape(shape)
@@ -179,7 +179,7 @@ class OfDensity(OfAngles):
         return caller
 
     def _by_panels(self, name: str) -> jax.Array:
-        result: jax.Array = self._map(functools.partial(of_panels, name=name))
+        result: jax.Array = self._map(functools.partial(summary, name=name))
         return result
 
 
@@ -545,15 +545,15 @@ def warn_of_error(caller: str, error: jax.Array) -> None:
         )
 
 
-def rounded(distribution: Density) -> tuple[np.dtype, np.dtype]:
+def dtypes_of(distribution: Density) -> tuple[np.dtype, np.dtype]:
     """Return the dtype of results, and the dtype in which to compute them."""
     return distribution.dtype, arguments.compute_dtype(distribution.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="name")
-def of_panels(distribution: Density, name: str) -> jax.Array:
+def summary(distribution: Density, name: str) -> jax.Array:
     """Compute the log normaliser, the entropy, the mode, the mean, its length or the variance, from panels."""
-    dtype, compute = rounded(distribution)
+    dtype, compute = dtypes_of(distribution)
     divided = divide(distribution, compute)
     if name == "log_normalizer":
         result = divided.log_normalizer
@@ -608,14 +608,14 @@ def mode_of(distribution: CircularDistribution, divided: panels.Panels) -> jax.A
 @functools.partial(jax.jit, static_argnames="order")
 def moment_of(distribution: Density, order: int) -> jax.Array:
     """Compute the mean of exp(i * order * x)."""
-    divided = divide(distribution, rounded(distribution)[1])
+    divided = divide(distribution, dtypes_of(distribution)[1])
     return lax.complex(*(divided.expectation(of(order * divided.angles)) for of in (jnp.cos, jnp.sin)))
 
 
 @jax.jit
-def divergence(distribution: Density, other: OfAngles) -> jax.Array:
+def kl_divergence(distribution: Density, other: OfAngles) -> jax.Array:
     """Compute the mean of log(distribution / other)."""
-    dtype, compute = rounded(distribution)
+    dtype, compute = dtypes_of(distribution)
     divided = divide(distribution, compute)
     against = lax.convert_element_type(other.log_prob(divided.angles), compute)
     gain = jnp.where(divided.weights > 0, divided.fall - against, 0)
@@ -674,7 +674,7 @@ def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tup
 @jax.jit
 def error_of(distribution: Density) -> jax.Array:
     """Return the error of the table."""
-    dtype, compute = rounded(distribution)
+    dtype, compute = dtypes_of(distribution)
     return table_of(distribution, compute).error.astype(dtype)
 
 
@@ -686,7 +686,7 @@ def log_prob(distribution: Density, value: ArrayLike, dtype: np.dtype) -> jax.Ar
     wide = evaluated_wide(distribution, compute)
     x = reduce_turns(jnp.asarray(value, compute))
     base, parameters = x.reshape(-1), known_parameters(distribution, compute)
-    levels = evaluation.evaluate(distribution.log_density, parameters, base, jnp.zeros_like(base), wide)
+    levels = evaluation.levels_at(distribution.log_density, parameters, base, jnp.zeros_like(base), wide)
     with evaluation.scope(wide):
         fall = levels - lax.convert_element_type(divided.shift, levels.dtype)
         levels = lax.convert_element_type(fall, compute)

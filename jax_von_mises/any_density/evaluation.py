@@ -126,7 +126,7 @@ def has_slope(parameter: jax.Array) -> bool:
     return bool(jnp.issubdtype(parameter.dtype, jnp.floating))
 
 
-def evaluate(
+def levels_at(
     log_density: LogDensity, parameters: tuple[jax.Array, ...], base: jax.Array, step: jax.Array, wide: bool
 ) -> jax.Array:
     """Evaluate a log density at a one-dimensional array of angles ``base + step``.
@@ -228,7 +228,7 @@ def computable_in_float64(log_density: LogDensity, parameters: tuple[tuple[tuple
     """
 
     def inside(angle: jax.Array, *parameters: jax.Array) -> jax.Array:
-        return lax.convert_element_type(evaluate(log_density, parameters, angle, angle, True), np.float32)
+        return lax.convert_element_type(levels_at(log_density, parameters, angle, angle, True), np.float32)
 
     try:
         with warnings.catch_warnings():

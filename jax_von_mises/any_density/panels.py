@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_von_mises.any_density.evaluation import FLOAT64, LogDensity, evaluate, scope
+from jax_von_mises.any_density.evaluation import FLOAT64, LogDensity, levels_at, scope
 from jax_von_mises.numerics.elementary import clip
 
 # Passes that move the edges. If the density jumps, as many as `LOOKS` before them evaluate it at other points of the
@@ -306,7 +306,7 @@ def place_edges(
         shift = jnp.where(looks, i.astype(dtype) / (LOOKS + 1), 0) * half
         step = jnp.append(jnp.stack([shift, half + shift], 1).reshape(-1), 0)
         with scope(wide):
-            levels = lax.stop_gradient(evaluate(log_density, parameters, base, step, wide))
+            levels = lax.stop_gradient(levels_at(log_density, parameters, base, step, wide))
             levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
             largest = jnp.max(levels)
             largest = jnp.where(largest == -jnp.inf, 0, largest)
@@ -344,7 +344,7 @@ def integrate(
     width = jnp.diff(edges) + jnp.diff(beyond)
     base = jnp.broadcast_to(edges[:-1, None], (width.size, nodes.size))
     step = beyond[:-1, None] + width[:, None] * jnp.asarray(nodes[None], dtype)
-    levels = evaluate(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
+    levels = levels_at(log_density, parameters, base.reshape(-1), step.reshape(-1), wide)
     with scope(wide):
         # Round the shift to the dtype in which it is stored, so that adding it to `fall` gives the log density.
         shift = lax.convert_element_type(jnp.max(lax.stop_gradient(levels)), dtype)

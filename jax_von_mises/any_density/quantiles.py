@@ -71,7 +71,7 @@ class Cells(NamedTuple):
             row, place = table.cell_of_tail(t, LAYOUT[t.dtype.name].grid)
             row = jnp.where(from_end, row + cells.hard.shape[0] // 2, row)
             limit = largest_angle(t.dtype)
-            return clip(table.evaluate(*cell_of(row, place, cells)), -limit, limit)
+            return clip(table.value_in_cell(*cell_of(row, place, cells)), -limit, limit)
 
         def two_levels(cells: Cells, *arrays: jax.Array) -> jax.Array:
             flat = tuple(x.reshape(-1) for x in arrays)
@@ -190,7 +190,7 @@ def of_panels(divided: Panels) -> Table:
     start = np.tile(grid[:, 0], 2)
     extent = np.tile(grid[:, -1] - grid[:, 0], 2)
     rows, places = checks(2 * cells, CHECKED[dtype.name])
-    angle = table.evaluate(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
+    angle = table.value_in_cell(lax.stop_gradient(coefficients), rows, jnp.asarray(places, dtype))
     error = tail_error(
         fixed, angle, jnp.asarray(start[rows] + places * extent[rows], dtype), jnp.asarray(rows >= cells)
     )
@@ -242,7 +242,7 @@ def second_level(
     ends = jnp.stack([places_of(at_nodes[:, 0]), places_of(at_nodes[:, -1])])
     used = (jnp.max(ends, 0) >= 0) & (jnp.min(ends, 0) <= 1)
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
-    angle = table.evaluate(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
+    angle = table.value_in_cell(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
     error = tail_error(fixed, angle, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
     error = jnp.max(error.reshape(*used.shape, -1), -1)
     return point[:, 0, 0], further, jnp.max(jnp.where(used, error, 0), (1, 2))

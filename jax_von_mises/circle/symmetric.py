@@ -32,7 +32,7 @@ class Symmetric(Parametric, OfDensity):
         return ()
 
     def _evaluate(self, method: str, function: von_mises.Function, **value: ArrayLike) -> jax.Array:
-        return von_mises.evaluate(f"{type(self).__name__}.{method}", function, **value, **self._parameters())
+        return von_mises.check_and_compute(f"{type(self).__name__}.{method}", function, **value, **self._parameters())
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per radian, which has period 2 pi."""

@@ -100,7 +100,7 @@ def polynomials(values: jax.Array, origin: float = 0.0) -> jax.Array:
     return xla.cell_coefficients(values, powers, first)
 
 
-def evaluate(
+def value_in_cell(
     coefficients: jax.Array,
     cell: jax.Array | np.ndarray,
     place: jax.Array,
@@ -146,4 +146,4 @@ class QuantileTable(NamedTuple):
         cell, place = cell_of_tail(t, layout.grid)
         if second is not None:
             cell = jnp.where(second, cell + self.coefficients.shape[1] // 2, cell)
-        return evaluate(self.coefficients, cell, place, layout.origin, out_sharding)
+        return value_in_cell(self.coefficients, cell, place, layout.origin, out_sharding)

@@ -54,7 +54,7 @@ def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax
     return length * total / n, here
 
 
-def score(model: Model, place: models.FirstAngle) -> jax.Array:
+def marginal_score(model: Model, place: models.FirstAngle) -> jax.Array:
     """Return the derivative of the logarithm of the marginal density with respect to a."""
     return bessel.ratio(place.rho) * model.slope(place) - model.k1 * place.sin
 
@@ -91,7 +91,7 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     def step(_: jax.Array, distance: jax.Array) -> jax.Array:
         integral, place = tail_integral(model, sign * distance, sign)
         f = jnp.log(integral * moments.density(place)) - log_mass
-        step = quadrature.tail_step(integral, f, 1 + integral * sign * score(model, place))
+        step = quadrature.tail_step(integral, f, 1 + integral * sign * marginal_score(model, place))
         return jnp.maximum(jnp.minimum(distance + step, 0.5 * (distance + room)), room - np.pi)
 
     distance = lax.fori_loop(0, STEPS[dtype.name], step, distance)

@@ -73,7 +73,7 @@ def _drawn_angle_jvp(route: str, primals: tuple[Any, ...], tangents: tuple[Any, 
     signed = drawn_angle(words, scale, route)
 
     def slope(scale: jax.Array, signed: jax.Array) -> jax.Array:
-        return rotations.slope(signed, jnp.broadcast_to(scale, signed.shape))
+        return rotations.slope_by_sigma(signed, jnp.broadcast_to(scale, signed.shape))
 
     slopes = xla.separate_loop(slope, scale, signed)
     return signed, slopes * jnp.broadcast_to(tangents[1], signed.shape)

@@ -299,7 +299,7 @@ def quantile_table(sigma: jax.Array) -> QuantileTable:
     return QuantileTable.of(jnp.where(at.rest[:, :1] < at.angle[:, :1], -at.rest, at.angle))
 
 
-def slope(signed: jax.Array, sigma: jax.Array) -> jax.Array:
+def slope_by_sigma(signed: jax.Array, sigma: jax.Array) -> jax.Array:
     """Return the derivative of a `quantile`, as an angle, with respect to the scale."""
     at, kernel = Angle.of_signed(signed), Kernel.of(sigma)
     return (-kernel.sigma * kernel.slope_per_angle(at)) * at.angle
@@ -355,7 +355,7 @@ def place(signed: jax.Array, axis: jax.Array, mean: jax.Array) -> jax.Array:
     return unit + jnp.stack(moved, -1)
 
 
-def angle_of(scalar: jax.Array, vector: jax.Array) -> tuple[Angle, jax.Array]:
+def rotation_angle(scalar: jax.Array, vector: jax.Array) -> tuple[Angle, jax.Array]:
     """Return the angle of a rotation, and what the vector part times half of it gives: the rotation vector."""
     square = vectors.sum_of_squares(vector)
     some = square > 0
@@ -367,7 +367,7 @@ def angle_of(scalar: jax.Array, vector: jax.Array) -> tuple[Angle, jax.Array]:
 @jax.custom_jvp
 def log_density(scalar: jax.Array, vector: jax.Array, sigma: jax.Array) -> jax.Array:
     """Return log f for the parts of `relative`."""
-    at, _ = angle_of(scalar, vector)
+    at, _ = rotation_angle(scalar, vector)
     found = Kernel.of(sigma).log_density(at)
     # Equal rotations differ by rounding.
     equal = at.angle <= 4 * jnp.finfo(sigma.dtype).eps
@@ -377,7 +377,7 @@ def log_density(scalar: jax.Array, vector: jax.Array, sigma: jax.Array) -> jax.A
 @log_density.defjvp
 def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     scalar, vector, sigma = primals
-    at, per_length = angle_of(scalar, vector)
+    at, per_length = rotation_angle(scalar, vector)
     square = vectors.sum_of_squares(vector)
     slope = 2 * Kernel.of(sigma).slope_per_angle(at) * per_length / (scalar * scalar + square)
     across = scalar * jnp.sum(vector * tangents[1], -1) - square * tangents[0]
@@ -389,7 +389,7 @@ def _log_density_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, 
 
 def score(scalar: jax.Array, vector: jax.Array, sigma: jax.Array) -> jax.Array:
     """Return the gradient of log f with respect to a rotation vector about axes that turn with the rotation."""
-    at, per_length = angle_of(scalar, vector)
+    at, per_length = rotation_angle(scalar, vector)
     return (Kernel.of(sigma).slope_per_angle(at) * per_length)[..., None] * vector
 
 

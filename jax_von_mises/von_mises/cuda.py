@@ -167,7 +167,7 @@ def _about_zero_jvp(
     key, kappa = primals
     x = _about_zero(spec, key, kappa)
     kappa, change = (jnp.broadcast_to(each, spec.shape) for each in (kappa, tangents[1]))
-    return x, transform.slope(x, kappa) * change
+    return x, transform.slope_by_kappa(x, kappa) * change
 
 
 def _unmapped(spec: KernelSpec) -> jax.custom_batching.custom_vmap:

@@ -159,7 +159,7 @@ def of_both(x: jax.Array, share: jax.Array) -> Estimate:
     # If the origin is far from most angles, the two terms of `spread` below nearly cancel. In that case, repeat the
     # sums about the mean direction.
     poor = jnp.any(sine * sine > 0.9 * versine * (2 - versine))
-    better = lax.stop_gradient(origin + angle_of(sine, 1 - versine))
+    better = lax.stop_gradient(origin + angle_or_zero(sine, 1 - versine))
     origin = jnp.where(poor, better, origin)
     sine, versine = lax.cond(poor, lambda: means(x, share, better), lambda: (sine, versine))
 
@@ -167,7 +167,7 @@ def of_both(x: jax.Array, share: jax.Array) -> Estimate:
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
     resultant = length(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
-    return Estimate(direction(less_turns(origin + angle_of(sine, 1 - versine), 0.0), k), k)
+    return Estimate(direction(less_turns(origin + angle_or_zero(sine, 1 - versine), 0.0), k), k)
 
 
 def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -181,7 +181,7 @@ def means(x: jax.Array, share: jax.Array, origin: jax.Array) -> tuple[jax.Array,
 def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
     """Return the most central of the first few angles, unchanged, so that equal angles do not deviate from it."""
     x, share = lax.stop_gradient(x[..., :PILOT]), lax.stop_gradient(share[..., :PILOT])
-    middle = angle_of(jnp.sum(share * jnp.sin(x), -1), jnp.sum(share * jnp.cos(x), -1))
+    middle = angle_or_zero(jnp.sum(share * jnp.sin(x), -1), jnp.sum(share * jnp.cos(x), -1))
     closeness = jnp.where(share > 0, jnp.cos(x - middle[..., None]), -jnp.inf)
     return jnp.take_along_axis(x, jnp.argmax(closeness, -1)[..., None], -1)[..., 0]
 
@@ -192,7 +192,7 @@ def length(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), square)
 
 
-def angle_of(sine: jax.Array, cosine: jax.Array) -> jax.Array:
+def angle_or_zero(sine: jax.Array, cosine: jax.Array) -> jax.Array:
     """Return atan2(sine, cosine); its value and derivative are 0 if both are 0."""
     none = (sine == 0) & (cosine == 0)
     return jnp.where(none, 0, jnp.arctan2(sine, jnp.where(none, 1, cosine)))

@@ -40,7 +40,7 @@ TAILS = symmetric.Tails(
 )
 
 
-def evaluate(caller: str, function: Function, /, **values: ArrayLike) -> jax.Array:
+def check_and_compute(caller: str, function: Function, /, **values: ArrayLike) -> jax.Array:
     """Check the named `values` and compute `function` of them in their common dtype."""
     arrays, dtype = arguments.parameters(caller, None, **values)
     arguments.broadcast_shapes(caller, {name: x.shape for name, x in arrays.items()})
@@ -49,12 +49,12 @@ def evaluate(caller: str, function: Function, /, **values: ArrayLike) -> jax.Arr
 
 
 def elementwise(function: Callable[P, jax.Array]) -> Callable[P, jax.Array]:
-    """Wrap a `function` of arrays so that it checks its arguments, as `evaluate` does."""
+    """Wrap a `function` of arrays so that it checks its arguments, as `check_and_compute` does."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> jax.Array:
-        return evaluate(function.__name__, function, **signature.bind(*args, **kwargs).arguments)
+        return check_and_compute(function.__name__, function, **signature.bind(*args, **kwargs).arguments)
 
     return checked
 
@@ -131,7 +131,7 @@ def log_prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Arra
     >>> round(float(log_prob(0.3, 0.5, 4.0)), 5)
     -0.34258
     """
-    return evaluate("log_prob", _log_prob, x=x, loc=loc, concentration=concentration)
+    return check_and_compute("log_prob", _log_prob, x=x, loc=loc, concentration=concentration)
 
 
 def density_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
@@ -156,7 +156,7 @@ def prob(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     The density is equation (3.5.17) of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
     """
-    return evaluate("prob", _prob, x=x, loc=loc, concentration=concentration)
+    return check_and_compute("prob", _prob, x=x, loc=loc, concentration=concentration)
 
 
 def cdf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
@@ -174,7 +174,7 @@ def sf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentratio
 
 def counted(caller: str, function: Function, start: ArrayLike | None, **values: ArrayLike) -> jax.Array:
     """Evaluate a function that counts probabilities from `start`, or from loc - pi."""
-    return evaluate(caller, function, **values, **({} if start is None else {"start": start}))
+    return check_and_compute(caller, function, **values, **({} if start is None else {"start": start}))
 
 
 def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
@@ -233,7 +233,7 @@ def log_cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array
     -----
     The error is at most 4e-6 (float32) or 1e-12 (float64) times max(1, abs(result)).
     """
-    return evaluate("log_cdf", _log_cdf, x=x, loc=loc, concentration=concentration)
+    return check_and_compute("log_cdf", _log_cdf, x=x, loc=loc, concentration=concentration)
 
 
 def log_sf_at(difference: jax.Array, turns: jax.Array, lost: jax.Array, concentration: jax.Array) -> jax.Array:
@@ -254,7 +254,7 @@ def log_sf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     For the arguments, dtypes and NaN, see `log_prob`.
     """
-    return evaluate("log_sf", _log_sf, x=x, loc=loc, concentration=concentration)
+    return check_and_compute("log_sf", _log_sf, x=x, loc=loc, concentration=concentration)
 
 
 def icdf(q: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
@@ -308,7 +308,7 @@ def entropy(concentration: ArrayLike) -> jax.Array:
     cosine and sine, the von Mises distribution has the largest entropy (Mardia and Jupp, *Directional Statistics*,
     2000, section 3.5.4).
     """
-    return evaluate("entropy", _entropy, concentration=concentration)
+    return check_and_compute("entropy", _entropy, concentration=concentration)
 
 
 def scaled_complement(k: jax.Array) -> jax.Array:
@@ -324,7 +324,7 @@ def mean(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     For the arguments, dtypes and NaN, see `log_prob`. The result is also NaN where `loc` exceeds 2^24 rad (2^53 in
     float64) in magnitude.
     """
-    return evaluate("mean", direction, loc=loc, concentration=concentration)
+    return check_and_compute("mean", direction, loc=loc, concentration=concentration)
 
 
 def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
@@ -332,7 +332,7 @@ def mode(loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
 
     For the arguments, dtypes and NaN, see `mean`.
     """
-    return evaluate("mode", direction, loc=loc, concentration=concentration)
+    return check_and_compute("mode", direction, loc=loc, concentration=concentration)
 
 
 def direction(loc: jax.Array, concentration: jax.Array) -> jax.Array:
@@ -346,7 +346,7 @@ def _variance(concentration: jax.Array) -> jax.Array:
 
 def mean_resultant_length(concentration: ArrayLike) -> jax.Array:
     """Return I1 / I0, the length of the mean of (cos x, sin x), to a few ulp."""
-    return evaluate("mean_resultant_length", _mean_resultant_length, concentration=concentration)
+    return check_and_compute("mean_resultant_length", _mean_resultant_length, concentration=concentration)
 
 
 def _mean_resultant_length(concentration: jax.Array) -> jax.Array:
@@ -366,7 +366,7 @@ def _kl_to_uniform(concentration: jax.Array) -> jax.Array:
 
 def kl_to_uniform(concentration: ArrayLike) -> jax.Array:
     """Return the Kullback-Leibler divergence from the uniform distribution, in nats."""
-    return evaluate("kl_to_uniform", _kl_to_uniform, concentration=concentration)
+    return check_and_compute("kl_to_uniform", _kl_to_uniform, concentration=concentration)
 
 
 def convolution(
@@ -375,8 +375,8 @@ def convolution(
     """Return the mean direction of the sum of two angles, and the concentration of its mean resultant length."""
     length = {"concentration": concentration, "other_concentration": other_concentration}
     return (
-        evaluate("convolve", _sum_of_locs, loc=loc, other_loc=other_loc),
-        evaluate("convolve", _concentration_of_sum, **length),
+        check_and_compute("convolve", _sum_of_locs, loc=loc, other_loc=other_loc),
+        check_and_compute("convolve", _concentration_of_sum, **length),
     )
 
 
@@ -392,8 +392,8 @@ def _concentration_of_sum(concentration: jax.Array, other: jax.Array) -> jax.Arr
 
 def moment(order: int, loc: ArrayLike, concentration: ArrayLike) -> jax.Array:
     """Return the complex mean of exp(i * order * x); `loc` and `concentration` are those of the class."""
-    length = evaluate("moment", moment_length(order), loc=loc, concentration=concentration)
-    angle = order * evaluate("moment", direction, loc=loc, concentration=concentration)
+    length = check_and_compute("moment", moment_length(order), loc=loc, concentration=concentration)
+    angle = order * check_and_compute("moment", direction, loc=loc, concentration=concentration)
     compute = arguments.compute_dtype(length.dtype)
     length, angle = length.astype(compute), angle.astype(compute)
     return lax.complex(length * jnp.cos(angle), length * jnp.sin(angle))
@@ -429,7 +429,7 @@ def variance(concentration: ArrayLike) -> jax.Array:
     :math:`A = I_1/I_0` is the mean resultant length, which is the length of the mean of (cos x, sin x) (Mardia and
     Jupp, *Directional Statistics*, 2000, sections 2.3.1 and 3.5.4).
     """
-    return evaluate("variance", _variance, concentration=concentration)
+    return check_and_compute("variance", _variance, concentration=concentration)
 
 
 def _stddev(concentration: jax.Array) -> jax.Array:
@@ -448,7 +448,7 @@ def stddev(concentration: ArrayLike) -> jax.Array:
     A normal distribution with this standard deviation, wrapped around the circle, has the same mean resultant length
     (Mardia and Jupp, *Directional Statistics*, 2000, section 2.3.1).
     """
-    return evaluate("stddev", _stddev, concentration=concentration)
+    return check_and_compute("stddev", _stddev, concentration=concentration)
 
 
 def spread_slope(value: jax.Array, k: jax.Array) -> jax.Array:
@@ -503,7 +503,7 @@ def kl_divergence(
     With :math:`A = I_1/I_0` the divergence is :math:`\log(I_0(\kappa')/I_0(\kappa)) + A(\kappa)\,(\kappa -
     \kappa'\cos(\mu - \mu'))`.
     """
-    return evaluate(
+    return check_and_compute(
         "kl_divergence",
         _kl_divergence,
         loc=loc,

@@ -150,14 +150,14 @@ def _angles_about_zero_jvp(
     draw = functools.partial(angles_about_zero, route=route, out_sharding=out_sharding)
     x = xla.separate_loop(draw, *primals)
     kappa, moved = (broadcast_sharded(each, x.shape, out_sharding) for each in (primals[1], tangents[1]))
-    return x, slope(x, kappa) * moved
+    return x, slope_by_kappa(x, kappa) * moved
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def angles_and_slopes(
     words: tuple[jax.Array, ...], kappa: jax.Array, out_sharding: NamedSharding | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return float32 `angles_about_zero` by the direct route, and their `slope`; a CPU computes both in one loop."""
+    """Return float32 `angles_about_zero` by the direct route, and their slopes; a CPU computes both in one loop."""
 
     def together(words: tuple[jax.Array, ...], kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
         kappa, (t, c, negative) = valid(kappa), tail(words)
@@ -178,7 +178,7 @@ def _angles_and_slopes_jvp(
     return (x, rise), (rise * moved, (along * rise + sign * across) * moved)
 
 
-def slope(x: jax.Array, kappa: jax.Array) -> jax.Array:
+def slope_by_kappa(x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the derivative of angles drawn about 0 with respect to `kappa`, by the implicit function theorem."""
     # In both routes this is the derivative of the exact quantile, not of its interpolation; NaN where the angle is NaN.
     return jnp.where(x < 0, -1, 1).astype(x.dtype) * tail_integral.derivative(jnp.abs(x), valid(kappa))
