@@ -111,7 +111,7 @@ class Panels(NamedTuple):
 
 
 @functools.cache
-def rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def panel_rule(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return Gauss-Legendre nodes in [0, 1], their weights, and two matrices.
 
     The matrices map values at the nodes to Legendre coefficients and to `Panels.shape`.
@@ -337,7 +337,7 @@ def integrate(
     """Return the panels with these edges; all results are NaN if the log density is not `periodic`."""
     dtype = np.dtype(edges.dtype)
     work = FLOAT64 if wide else dtype
-    nodes, weights, to_legendre, to_shape = rule(NODES[dtype.name])
+    nodes, weights, to_legendre, to_shape = panel_rule(NODES[dtype.name])
     product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     pi = np.asarray(np.pi, dtype)
     beyond = jnp.where(edges <= -pi, 1, jnp.where(edges >= pi, -1, 0)).astype(dtype) * BEYOND_PI[dtype.name]

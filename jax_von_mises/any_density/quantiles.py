@@ -125,7 +125,7 @@ def shared(grid: np.ndarray, last: float) -> np.ndarray:
     return np.append(grid[:, :-1].reshape(-1), last)
 
 
-def polynomials(values: jax.Array, steps: bool = False) -> jax.Array:
+def cell_polynomials(values: jax.Array, steps: bool = False) -> jax.Array:
     """Return coefficients (degree + 1, groups * cells) from values (groups, degree * cells + 1) at shared nodes.
 
     With `steps`, cells with a step (see `STEEP`) get a straight line.
@@ -185,7 +185,7 @@ def of_panels(divided: Panels) -> Table:
     t = shared(grid, 0.5)
     both = jnp.asarray(np.repeat([False, True], t.size))
     x, _ = panels.quantile(divided, jnp.asarray(np.tile(t, 2), dtype) * divided.total, both)
-    coefficients = polynomials(x.reshape(2, -1))
+    coefficients = cell_polynomials(x.reshape(2, -1))
 
     start = np.tile(grid[:, 0], 2)
     extent = np.tile(grid[:, -1] - grid[:, 0], 2)
@@ -235,7 +235,7 @@ def second_level(
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     mass = jnp.maximum(t, 0) * divided.total
     x, _ = panels.quantile(divided, mass.reshape(-1), sides.reshape(-1))
-    further = polynomials(x.reshape(2 * HARD, -1), steps=True)
+    further = cell_polynomials(x.reshape(2 * HARD, -1), steps=True)
     rows, places = checks(HARD * 2 * len(at_nodes), CHECKED_SECOND[dtype.name])
     t = tails_of(places_of(grid.numbers(np.array(CHECKED_SECOND[dtype.name])).reshape(-1)))
     # Check the whole of a cell of the second level of which only a part is in the hard cell.

@@ -226,7 +226,7 @@ class WrappedNormal(Symmetric):
         most 2e-6 (float32) or 1e-13 (float64) times the larger of the result and 1 / scale, or above 1.5 of the result
         and the mean resultant length. At a `scale` of 0 it is 0 at `loc`, and infinite elsewhere.
         """
-        return self._evaluate("score", normal_score, value=value)
+        return self._evaluate("score", score_about, value=value)
 
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return the probability from loc - pi, or from `start`, to `value`; every full turn adds 1."""
@@ -294,6 +294,6 @@ class WrappedNormal(Symmetric):
         return self._evaluate("stddev", named.normal_deviation)
 
 
-def normal_score(value: jax.Array, loc: jax.Array, scale: jax.Array) -> jax.Array:
+def score_about(value: jax.Array, loc: jax.Array, scale: jax.Array) -> jax.Array:
     """Return the derivative of the logarithm of the wrapped normal density with respect to the value."""
     return named.normal_score(deviation(value, loc)[0], scale)

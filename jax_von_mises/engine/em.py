@@ -225,7 +225,7 @@ def places_of(length: int, number: int) -> int:
     return min(max(MOST_NUMBERS // length, FOR_EACH * number, MOST_PLACES // 4), MOST_PLACES)
 
 
-def seed(model: Model, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
+def seeded_mixture(model: Model, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
     """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
@@ -254,12 +254,12 @@ def seed(model: Model, generator: np.random.Generator, number: int, x: Array, sh
 
 
 def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: int, odd: bool) -> Terms:
-    """Return a start for each data set; an `odd` one has random components where `seed` may not find them."""
+    """Return a start for each data set; an `odd` one has random components where `seeded_mixture` may not find them."""
     found = []
     for x, share in zip(host.x, host.share, strict=True):
         others = data.model.random(generator, number) if odd else None
         equal = np.full(number, -np.log(number))
-        start = seed(data.model, generator, number, x, share) if others is None else Terms(equal, others)
+        start = seeded_mixture(data.model, generator, number, x, share) if others is None else Terms(equal, others)
         found.append(start)
     log_weights, parameters = map(np.stack, zip(*found, strict=True))
     return Terms(log_weights, data.model.completed(parameters, data.largest, np.dtype(data.x.dtype)))

@@ -31,7 +31,8 @@ COSINE64 = tuple(float((-1) ** j / np.prod(np.arange(1.0, 2 * j + 1))) for j in 
 MANTISSA_BITS = 23
 # The integers of the size of a float, and the bits of its mantissa.
 LAYOUT = {"float32": (jnp.int32, MANTISSA_BITS), "float64": (jnp.int64, 52)}
-HEAD_MASK = np.uint32(0xFFFFF000)
+# All bits of a float but the lower half of its mantissa.
+HEAD: dict[str, np.unsignedinteger[Any]] = {"float32": np.uint32(0xFFFFF000), "float64": np.uint64(0xFFFFFFFFF8000000)}
 # ln 2 as a sum of two numbers. The product of the first one and any exponent is exact.
 LN2_HEAD = 0.693359375
 LN2_TAIL = LN_2 - LN2_HEAD
@@ -322,8 +323,9 @@ def square_root(x: jax.Array) -> jax.Array:
 
 
 def head(x: jax.Array) -> jax.Array:
-    """Return float32 `x` with the lower half of its mantissa cleared; the product of two such heads is exact."""
-    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & HEAD_MASK, jnp.float32)
+    """Return `x` with the lower half of its mantissa cleared; the product of two such heads is exact."""
+    mask = HEAD[x.dtype.name]
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, mask.dtype) & mask, x.dtype)
 
 
 def sine_square(x: jax.Array, exact: bool = True) -> tuple[jax.Array, jax.Array]:

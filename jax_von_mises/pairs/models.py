@@ -27,7 +27,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jax_von_mises.numerics import elementary
 from jax_von_mises.numerics.circle import half_pi_rest, rounded_off
@@ -35,7 +34,6 @@ from jax_von_mises.numerics.elementary import inverse_root, reciprocal, square_r
 
 # Lower bound of the second concentration, at which the second angle is uniform to rounding but has a mean direction.
 SMALLEST = {"float32": 1e-10, "float64": 1e-20}
-HEAD_MASK64 = 0xFFFFFFFFF8000000
 
 
 class FirstAngle(NamedTuple):
@@ -68,17 +66,9 @@ class Projections(NamedTuple):
     """rho* - rho."""
 
 
-def head(x: jax.Array) -> jax.Array:
-    """Return `x` with the lower half of its mantissa cleared."""
-    if x.dtype == jnp.float64:
-        bits = lax.bitcast_convert_type(x, jnp.uint64) & np.uint64(HEAD_MASK64)
-        return lax.bitcast_convert_type(bits, jnp.float64)
-    return elementary.head(x)
-
-
 def difference_of_products(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> jax.Array:
     """Return a b - c d, accurate to the rounding of the result unless that is tiny."""
-    (ah, bh, ch, dh) = (head(x) for x in (a, b, c, d))
+    (ah, bh, ch, dh) = (elementary.head(x) for x in (a, b, c, d))
     al, bl, cl, dl = a - ah, b - bh, c - ch, d - dh
     return (ah * bh - ch * dh) + ((ah * bl - ch * dl) + (al * bh - cl * dh)) + (al * bl - cl * dl)
 

@@ -70,7 +70,7 @@ def density(place: models.FirstAngle) -> jax.Array:
     return n * jnp.exp(place.exponent - shift)
 
 
-class Rule(NamedTuple):
+class Integral(NamedTuple):
     """Nodes of the integral and the fraction of it that each contributes, along a last axis."""
 
     model: Model
@@ -81,7 +81,7 @@ class Rule(NamedTuple):
     """Logarithm of the normaliser divided by e^g(a*), without the last axis."""
 
 
-def rule(model: Model) -> Rule:
+def marginal_integral(model: Model) -> Integral:
     """Integrate the marginal density of `model`."""
     dtype = model.mode.dtype
     shape = (1,) * model.mode.ndim + (-1,)
@@ -94,7 +94,7 @@ def rule(model: Model) -> Rule:
     place = model.at(offset)
     weight = density(place) * weights
     total = jnp.sum(weight, -1)
-    return Rule(model, place, weight / total[..., None], jnp.log(2 * total * (below + above)))
+    return Integral(model, place, weight / total[..., None], jnp.log(2 * total * (below + above)))
 
 
 def conditional(model: Model, place: models.FirstAngle) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -109,9 +109,9 @@ def conditional(model: Model, place: models.FirstAngle) -> tuple[tuple[jax.Array
     return means, over
 
 
-def mean_over(rule: Rule, values: jax.Array) -> jax.Array:
+def mean_over(integral: Integral, values: jax.Array) -> jax.Array:
     """Return the mean of `values`, which may have further axes in front, over the marginal."""
-    return jnp.sum(times(rule.share, values), -1)
+    return jnp.sum(times(integral.share, values), -1)
 
 
 def times(factor: jax.Array, values: jax.Array) -> jax.Array:
@@ -123,7 +123,7 @@ def times(factor: jax.Array, values: jax.Array) -> jax.Array:
 def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
     """Return the means of the three statistics minus their values at the mode, with derivatives at a fixed T*."""
     model = kind.of(k1, k2, r)
-    integral = rule(model)
+    integral = marginal_integral(model)
     return signed(model, [mean_over(integral, values) for values in conditional(integral.model, integral.place)[0]])
 
 
@@ -139,7 +139,7 @@ def log_total(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> 
 
     The absolute error is about 1e-6 (float32) or 1e-12 (float64). The derivatives, at a fixed T*, are `mean_rises`.
     """
-    return rule(kind.of(k1, k2, r)).log_total
+    return marginal_integral(kind.of(k1, k2, r)).log_total
 
 
 class Cumulants(NamedTuple):
@@ -156,7 +156,7 @@ class Cumulants(NamedTuple):
 def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Cumulants:
     """Compute all three from one integral."""
     model = kind.of(k1, k2, r)
-    integral = rule(model)
+    integral = marginal_integral(model)
     means, over = conditional(integral.model, integral.place)
     place, rho = integral.place, integral.place.rho
     of_means = mean_over(integral, jnp.stack(means))
@@ -173,7 +173,7 @@ def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> 
 def location_information(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> Triple:
     """Return the Fisher information of a pair about the two locations: the two diagonal terms and the mixed term."""
     model = kind.of(k1, k2, r)
-    integral = rule(model)
+    integral = marginal_integral(model)
     place, wide = integral.place, integral.model
     over = bessel.ratio(place.rho) / place.rho
     cosine = 1 - place.versine

@@ -132,8 +132,8 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
         place = model.at(offset + (sign * length) * node)
         share = weight * moments.density(place) / here
-        conditional_means, _ = moments.conditional(model, place)
-        return tuple(share * (value - mean) for value, mean in zip(conditional_means, means, strict=True))
+        given_first, _ = moments.conditional(model, place)
+        return tuple(share * (value - mean) for value, mean in zip(given_first, means, strict=True))
 
     totals = add_terms(term, offset)
     return moments.signed(model, [sign * length * total for total in totals])

@@ -93,7 +93,7 @@ def waves(sigma: jax.Array) -> list[jax.Array]:
     ]
 
 
-def horner(terms: list[jax.Array], x: jax.Array) -> jax.Array:
+def power_series(terms: list[jax.Array], x: jax.Array) -> jax.Array:
     """Return the sum of terms[j] x^j; unlike those of `elementary.polynomial`, the terms broadcast with `x`."""
     total = terms[-1]
     for term in terms[-2::-1]:
@@ -177,7 +177,9 @@ class Kernel(NamedTuple):
         turns = (self.log_peak - 0.5 * jnp.square(angle / sigma)) + (
             jnp.log1p(self.turn_before(at)) - jnp.log(0.5 * sine_over(jnp.square(0.5 * angle)))
         )
-        return jnp.where(self.by_turns(angle), turns, jnp.log(horner(self.coefficients, jnp.square(at.half_cosine))))
+        return jnp.where(
+            self.by_turns(angle), turns, jnp.log(power_series(self.coefficients, jnp.square(at.half_cosine)))
+        )
 
     def relative(self, at: Angle, base: jax.Array, step: jax.Array) -> jax.Array:
         """Return (sin(w/2) / s)^2 f over exp(`log_peak` - (base / s)^2 / 2) at the angle w, which is `base` + `step`.
@@ -190,7 +192,7 @@ class Kernel(NamedTuple):
         )
         wide = jnp.maximum(sigma, RANGE[sigma.dtype.name].narrow)
         factor = jnp.exp(0.5 * jnp.square(base / wide) - self._replace(sigma=wide).log_peak)
-        by_waves = factor * (sine * sine) * horner(self.coefficients, jnp.square(at.half_cosine))
+        by_waves = factor * (sine * sine) * power_series(self.coefficients, jnp.square(at.half_cosine))
         return jnp.where(self.by_turns(at.angle), turns, by_waves)
 
     def slope_per_angle(self, at: Angle) -> jax.Array:
@@ -213,7 +215,9 @@ class Kernel(NamedTuple):
         far = (jnp.where(a > 1, prevails, cancels) - 0.5 * tangent) / angle
         turns = jnp.where(at.angle < NEAREST, near, far)
         z = jnp.square(at.half_cosine)
-        rise = horner([j * c for j, c in enumerate(self.coefficients)][1:], z) / horner(self.coefficients, z)
+        rise = power_series([j * c for j, c in enumerate(self.coefficients)][1:], z) / power_series(
+            self.coefficients, z
+        )
         by_waves = -0.5 * at.half_cosine * sine_over(jnp.square(0.5 * at.angle)) * rise
         return jnp.where(self.by_turns(at.angle), turns, by_waves)
 

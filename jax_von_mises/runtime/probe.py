@@ -33,7 +33,7 @@ KNOWN_ANGLES = (
 )
 
 
-def report(step: str, **details: Any) -> None:
+def print_step(step: str, **details: Any) -> None:
     """Print a step as a line of JSON."""
     print("\n" + json.dumps({"step": step, **details}, allow_nan=False), flush=True)
 
@@ -75,7 +75,7 @@ def reference() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def examine(device: jax.Device) -> None:
     """Draw on a device, and compare its angles and words with those of the CPU and with known angles."""
     name = memory.named(device)
-    report("draw", device=name)
+    print_step("draw", device=name)
     first, seconds = timed(device)
     table, direct = draw_on(device, ANGLES), draw_on(device, DIRECT, method="direct")
     known = np.abs(table[: len(KNOWN_ANGLES)] - np.asarray(KNOWN_ANGLES, np.float32))
@@ -84,7 +84,7 @@ def examine(device: jax.Device) -> None:
         "a negative concentration gives NaN": np.isnan(draw_on(device, 4, -1.0)).all(),
         "an infinite concentration gives loc": (draw_on(device, 4, math.inf, loc=0.5) == 0.5).all(),
     }
-    report(
+    print_step(
         "device",
         device=name,
         kind=device.device_kind,
@@ -111,14 +111,14 @@ def kernels() -> str | None:
 
 def main() -> None:
     """Start JAX, examine its devices, and report each step."""
-    report("start", jax=jax.__version__)
+    print_step("start", jax=jax.__version__)
     backend = get_backend()
     devices = jax.local_devices()
-    report("devices", platform=backend.platform, version=backend.platform_version, count=len(devices))
+    print_step("devices", platform=backend.platform, version=backend.platform_version, count=len(devices))
     # Several CPU devices share the same cores, so one is enough.
     for device in devices[:1] if backend.platform == "cpu" else devices:
         examine(device)
-    report("end")
+    print_step("end")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ from jax_von_mises.sphere import cosine, moments, vectors
 from jax_von_mises.sphere import draw as sphere
 from jax_von_mises.sphere.clusters import Directions
 from jax_von_mises.von_mises.natural import log_density_of_directions
-from jax_von_mises.von_mises.natural_distribution import OfNatural
-from jax_von_mises.von_mises.natural_distribution import total as total_of_naturals
+from jax_von_mises.von_mises.natural_distribution import OfNatural, sum_of_naturals
 
 # Above this concentration, the standard error of `concentration` is proportional to the concentration to rounding.
 LARGE = 1e15
@@ -144,7 +143,7 @@ class VonMisesFisher(Parametric):
         """
         self._check_other("multiply", other, VonMisesFisher)
         arguments.dimension("VonMisesFisher.multiply", "other.mean_direction", other.mean_direction, self.dimension)
-        return VonMisesFisher.from_natural(total_of_naturals("VonMisesFisher.multiply", self.natural, other.natural))
+        return VonMisesFisher.from_natural(sum_of_naturals("VonMisesFisher.multiply", self.natural, other.natural))
 
     def convolve(self, other: "VonMisesFisher") -> "VonMisesFisher":
         """Return the distribution nearest to that of a draw of `self`, turned away from it by noise.

@@ -95,7 +95,7 @@ def sample(
     few = {name: np.zeros((), value.dtype) if value.ndim else value for name, value in given.items()}
     # Python numbers and weakly typed JAX arrays have no fixed dtype, so a number stands for them in the request.
     numbers = {"loc": loc, "concentration": concentration}
-    few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak(value)}
+    few |= {name: 0.0 for name, value in numbers.items() if type(value) in (int, float) or is_weak_array(value)}
     request = Request.of(caller, sampler.VON_MISES, key, few, sizes, dtype, route)
     cuts: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(chunks, sizes, dtype=request.dtype)
     compute = arguments.compute_dtype(request.dtype)
@@ -112,7 +112,7 @@ def sample(
     return da.map_blocks(drawing, *parameters, chunks=cuts, dtype=request.dtype, meta=empty, name=name)
 
 
-def is_weak(value: Any) -> bool:
+def is_weak_array(value: Any) -> bool:
     """Return whether `value` is a weakly typed JAX array, which takes the dtype of the other arguments."""
     return isinstance(value, jax.Array) and bool(value.weak_type)
 

@@ -185,7 +185,7 @@ def write_samples(
     if kind is NpyFile and (force or found.finished):
         NpyFile.must_be_ours(out)
     old = None if force or found.text is None else Plan.read(out, found.text)
-    plan = Plan.of(stream, total, rows_of(stream, total, block_rows, old), old.about["first_rows"] if old else "")
+    plan = Plan.of(stream, total, rows_in_block(stream, total, block_rows, old), old.about["first_rows"] if old else "")
     if old:
         must_be_equal(out, old, plan)
     if plan.blocks > MOST_BLOCKS:
@@ -307,7 +307,7 @@ class WriteRun:
             )
 
 
-def rows_of(stream: Stream, total: int, block_rows: int | None, old: Plan | None) -> int:
+def rows_in_block(stream: Stream, total: int, block_rows: int | None, old: Plan | None) -> int:
     """Return the number of rows in a block: that of an earlier run, the given one, or the default."""
     if old is not None:
         return old.block_rows

@@ -27,7 +27,7 @@ from jax_von_mises.von_mises.natural import (
     polar,
     vector_of,
 )
-from jax_von_mises.von_mises.natural_distribution import OfNatural, total
+from jax_von_mises.von_mises.natural_distribution import OfNatural, sum_of_naturals
 
 
 @pytree("loc", "concentration")
@@ -145,7 +145,7 @@ class VonMises(Parametric, OfDensity):
         Its natural parameter is the sum of both, as after a measurement. Infinite concentrations give NaN.
         """
         self._check_other("multiply", other, VonMises)
-        return VonMises.from_natural(total("VonMises.multiply", self.natural, other.natural))
+        return VonMises.from_natural(sum_of_naturals("VonMises.multiply", self.natural, other.natural))
 
     def convolve(self, other: "VonMises") -> "VonMises":
         """Return the von Mises distribution nearest to the sum of two angles, one drawn from each.

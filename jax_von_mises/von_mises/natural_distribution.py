@@ -85,7 +85,7 @@ class OfNatural(Parametric):
     def _part(self, part: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Return a function of the natural parameter, moved away from 0."""
         value = self._leaf()
-        found: jax.Array = converted(part, value, arguments.float_dtype(type(self).__name__, None, [value]))
+        found: jax.Array = of_natural(part, value, arguments.float_dtype(type(self).__name__, None, [value]))
         return found
 
 
@@ -95,14 +95,14 @@ def away(function: Callable[..., jax.Array], value: jax.Array, vector: jax.Array
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
-def converted(part: Callable[[jax.Array], jax.Array], value: jax.Array, dtype: np.dtype) -> jax.Array:
+def of_natural(part: Callable[[jax.Array], jax.Array], value: jax.Array, dtype: np.dtype) -> jax.Array:
     """Return a function of vectors moved away from 0, rounded to a dtype once."""
     smallest = natural.SMALLEST_HALF if dtype == jnp.float16 else natural.SMALLEST
     vector = natural.away_from_zero(jnp.asarray(value, arguments.compute_dtype(dtype)), smallest)
     return part(vector).astype(dtype)
 
 
-def total(caller: str, natural: ArrayLike, other: ArrayLike) -> jax.Array:
+def sum_of_naturals(caller: str, natural: ArrayLike, other: ArrayLike) -> jax.Array:
     """Return the sum of two natural parameters, whose batches broadcast."""
     arrays, dtype = arguments.parameters(caller, None, natural=natural, other=other)
     shapes = {name: np.shape(x)[:-1] for name, x in arrays.items()}

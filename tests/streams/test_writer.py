@@ -382,9 +382,9 @@ def test_default_blocks_are_of_one_size():
     """Default blocks have 2^22 numbers, or more if there would be more than 2^16 blocks."""
     one, wide = (stream.Stream.of("test", KEY, np.zeros(n, np.float32), 4.0, None, "auto") for n in (1, 1_000))
     for total, rows in ((10, 10), (10**10, 2**22), (2**38, 2**22), (2**38 + 1, 2**23), (10**15, 2**34)):
-        assert writer.rows_of(one, total, None, None) == rows
-    assert writer.rows_of(wide, 10**6, None, None) * 1_000 == pytest.approx(2**22, rel=0.1)
-    assert writer.rows_of(one, 10**10, None, Plan.of(one, 10**10, 77, "")) == 77
+        assert writer.rows_in_block(one, total, None, None) == rows
+    assert writer.rows_in_block(wide, 10**6, None, None) * 1_000 == pytest.approx(2**22, rel=0.1)
+    assert writer.rows_in_block(one, 10**10, None, Plan.of(one, 10**10, 77, "")) == 77
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.more)])
