@@ -86,7 +86,7 @@ def programs():
     directions = floats(1, 3, 1024), *samples[1:], floats(1, 4, 4)
     yield "a step of Mixture.fit, directions", lambda *p: over_directions(*p, tied=False), directions
     yield "a step of Mixture.fit, pairs", lambda *p: over_pairs(*p, models.Sine), (*samples, floats(1, 4, 6))
-    yield "a step of a fit of pairs", lambda k: pairs_fit.cumulants(models.Sine, k), (floats(3, 2),)
+    yield "a step of a fit of pairs", lambda k: pairs_fit.cumulant_rows(models.Sine, k), (floats(3, 2),)
 
 
 def equations(jaxpr, seen=()):

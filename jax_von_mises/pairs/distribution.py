@@ -167,7 +167,7 @@ class BivariateVonMises(Parametric):
         See `Moments`. The means are the derivatives of the logarithm of the normaliser with respect to the
         concentrations and the correlation. Their absolute error is 1e-6 (float32) or 1e-13 (float64).
         """
-        return Moments(*map(self._spread, self._evaluate("moments", means, NAMES[2:])))
+        return Moments(*map(self._spread, self._evaluate("moments", mean_statistics, NAMES[2:])))
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""
@@ -374,7 +374,7 @@ def log_prob(
     return moments.exponent(kind, a, b, k1, k2, r) - log_total
 
 
-def means(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[jax.Array]:
+def mean_statistics(kind: Kind, k1: jax.Array, k2: jax.Array, r: jax.Array) -> list[jax.Array]:
     """Return the means of the three statistics."""
     k1, k2, r = of_model(k1, k2, r)
     zero = jnp.zeros_like(k1)

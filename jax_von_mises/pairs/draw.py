@@ -129,4 +129,4 @@ def pair(
     least = models.SMALLEST[a.dtype.name] ** 2
     rho = elementary.square_root(jnp.maximum(cosine * cosine + sine * sine, least))
     b = transform.angles_about_zero(words, rho, "direct", None)
-    return models.from_mode_side(a, model), wrap(b, quantile.direction(cosine, sine))
+    return models.from_mode_side(a, model), wrap(b, quantile.angle_of_vector(cosine, sine))

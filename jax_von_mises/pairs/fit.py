@@ -55,7 +55,7 @@ class Point(NamedTuple):
 
     at: Array
     known: Array
-    """The results of `cumulants`, along the last axis."""
+    """The results of `cumulant_rows`, along the last axis."""
     value: Array
     """Mean log likelihood."""
     slopes: Array
@@ -94,13 +94,13 @@ def turn_matrices(loc: Array) -> Array:
     return np.stack([np.stack(row, -1) for row in rows], -2)
 
 
-# What `cumulants` returns for each data set: T(0, 0) - T*, the logarithm of the normaliser divided by e^g(a*) (see
+# What `cumulant_rows` returns for each data set: T(0, 0) - T*, the logarithm of the normaliser divided by e^g(a*) (see
 # `moments.log_total`), the means of T - T*, and the covariances of the statistics.
 AT_ZERO, LOG_TOTAL, EXPECTED, COVARIANCE = slice(0, 3), 3, slice(4, 7), slice(7, 16)
 
 
 @functools.partial(jax.jit, static_argnames="kind")
-def cumulants(kind: Kind, k: jax.Array) -> jax.Array:
+def cumulant_rows(kind: Kind, k: jax.Array) -> jax.Array:
     """Return 16 numbers for each column of `k`, the concentrations and the correlation, along the last axis."""
     zero = jnp.zeros_like(k[0])
     log_total, expected, covariance = moments.cumulants(kind, *k)
@@ -109,10 +109,10 @@ def cumulants(kind: Kind, k: jax.Array) -> jax.Array:
 
 
 def known_of(kind: Kind, k: Array, dtype: np.dtype) -> Array:
-    """Return `cumulants` for concentrations and correlations `k` (sets, 3)."""
+    """Return `cumulant_rows` for concentrations and correlations `k` (sets, 3)."""
     padded = np.ones((3, power_of_two(len(k))), dtype)
     padded[:, : len(k)] = k.T
-    return np.asarray(cumulants(kind, padded), np.float64)[: len(k)]
+    return np.asarray(cumulant_rows(kind, padded), np.float64)[: len(k)]
 
 
 def point(kind: Kind, products: Array, at: Array, known: Array) -> Point:
@@ -152,7 +152,7 @@ def canonical(at: Array) -> Array:
 def maximise(
     kind: Kind, products: Array, start: Array, largest: float, steps: int, dtype: np.dtype, known: Array | None = None
 ) -> Point:
-    """Maximise the likelihoods by damped Newton steps from `start` (sets, 5), whose `cumulants` may be `known`.
+    """Maximise the likelihoods by damped Newton steps from `start` (sets, 5), whose `cumulant_rows` may be `known`.
 
     Concentrations and correlations that a step would make exceed `largest` in magnitude stop there. A step that lowers
     the likelihood is rejected, and the damping is increased; it ascends if the damping is large enough.

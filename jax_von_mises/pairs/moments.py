@@ -64,7 +64,7 @@ def allowance(model: Model) -> jax.Array:
     return 0.5 * jnp.log1p(model.top)
 
 
-def density(place: models.FirstAngle) -> jax.Array:
+def marginal_density(place: models.FirstAngle) -> jax.Array:
     """Return the unnormalised marginal density 2 pi e^E e^-rho I0(rho)."""
     n, shift = bessel.norm(place.rho, 1 / jnp.maximum(place.rho, bessel.SWITCH))
     return n * jnp.exp(place.exponent - shift)
@@ -92,12 +92,12 @@ def marginal_integral(model: Model) -> Integral:
     model = jax.tree.map(lambda x: x[..., None], model)
     offset = (below + above)[..., None] * nodes - below[..., None]
     place = model.at(offset)
-    weight = density(place) * weights
+    weight = marginal_density(place) * weights
     total = jnp.sum(weight, -1)
     return Integral(model, place, weight / total[..., None], jnp.log(2 * total * (below + above)))
 
 
-def conditional(model: Model, place: models.FirstAngle) -> tuple[tuple[jax.Array, ...], jax.Array]:
+def conditional_means(model: Model, place: models.FirstAngle) -> tuple[tuple[jax.Array, ...], jax.Array]:
     """Return the means of the three statistics given a, minus their values at the mode, and A(rho) / rho."""
     rho, top = place.rho, model.top
     over = bessel.ratio(rho) / rho
@@ -124,7 +124,9 @@ def mean_rises(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) ->
     """Return the means of the three statistics minus their values at the mode, with derivatives at a fixed T*."""
     model = kind.of(k1, k2, r)
     integral = marginal_integral(model)
-    return signed(model, [mean_over(integral, values) for values in conditional(integral.model, integral.place)[0]])
+    return signed(
+        model, [mean_over(integral, values) for values in conditional_means(integral.model, integral.place)[0]]
+    )
 
 
 @mean_rises.defjvp
@@ -157,7 +159,7 @@ def cumulants(kind: type[Model], k1: jax.Array, k2: jax.Array, r: jax.Array) -> 
     """Compute all three from one integral."""
     model = kind.of(k1, k2, r)
     integral = marginal_integral(model)
-    means, over = conditional(integral.model, integral.place)
+    means, over = conditional_means(integral.model, integral.place)
     place, rho = integral.place, integral.place.rho
     of_means = mean_over(integral, jnp.stack(means))
     # The second angle contributes by its deviations along its mean direction and orthogonal to it.

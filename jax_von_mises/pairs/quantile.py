@@ -31,7 +31,7 @@ DEPTH = {"float32": 17.0, "float64": 38.0}
 STEPS = {"float32": 5, "float64": 6}
 
 
-def add_terms(
+def sum_over_nodes(
     term: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]], offset: jax.Array
 ) -> tuple[jax.Array, ...]:
     """Sum the arrays of ``term(node, weight)``, which have the shape of `offset`."""
@@ -50,7 +50,7 @@ def tail_integral(model: Model, offset: jax.Array, sign: jax.Array) -> tuple[jax
         far, shift_far = bessel.norm(place.rho, 1 / jnp.maximum(place.rho, bessel.SWITCH))
         return (weight * far * jnp.exp((place.exponent - here.exponent) - (shift_far - shift)),)
 
-    (total,) = add_terms(term, offset)
+    (total,) = sum_over_nodes(term, offset)
     return length * total / n, here
 
 
@@ -84,13 +84,13 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
     level = jnp.maximum(-jnp.log(2 * tau), 1e-3)
     zero = jnp.zeros_like(tau)
     distance = moments.reach(model, zero, sign, level)
-    least = moments.density(model.at(zero)) * jnp.exp(-level)
-    left = jnp.exp(log_mass) / jnp.maximum(moments.density(model.at(sign * distance)), least)
+    least = moments.marginal_density(model.at(zero)) * jnp.exp(-level)
+    left = jnp.exp(log_mass) / jnp.maximum(moments.marginal_density(model.at(sign * distance)), least)
     distance = jnp.maximum(jnp.minimum(distance, room - left), room - np.pi)
 
     def step(_: jax.Array, distance: jax.Array) -> jax.Array:
         integral, place = tail_integral(model, sign * distance, sign)
-        f = jnp.log(integral * moments.density(place)) - log_mass
+        f = jnp.log(integral * moments.marginal_density(place)) - log_mass
         step = quadrature.tail_step(integral, f, 1 + integral * sign * marginal_score(model, place))
         return jnp.maximum(jnp.minimum(distance + step, 0.5 * (distance + room)), room - np.pi)
 
@@ -99,12 +99,12 @@ def half_quantile(model: Model, tau: jax.Array, upper: jax.Array) -> jax.Array:
 
 
 def log_half_mass(model: Model) -> jax.Array:
-    """Return the logarithm of the integral of `moments.density` over the half circle."""
+    """Return the logarithm of the integral of `moments.marginal_density` over the half circle."""
     zero = jnp.zeros_like(model.mode)
     sides = jax.vmap(lambda sign: tail_integral(model, zero, jnp.full_like(zero, sign))[0])(
         jnp.asarray([1.0, -1.0], zero.dtype)
     )
-    return jnp.log(moments.density(model.at(zero)) * jnp.sum(sides, 0))
+    return jnp.log(moments.marginal_density(model.at(zero)) * jnp.sum(sides, 0))
 
 
 def quantile_table(model: Model) -> QuantileTable:
@@ -127,15 +127,15 @@ def derivatives(kind: type[Model], a: jax.Array, k1: jax.Array, k2: jax.Array, r
     sign = jnp.where(offset > 0, 1, -1).astype(a.dtype)
     name = a.dtype.name
     length = moments.reach(model, offset, sign, DEPTH[name] + moments.allowance(model))
-    here = moments.density(model.at(offset))
+    here = moments.marginal_density(model.at(offset))
 
     def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
         place = model.at(offset + (sign * length) * node)
-        share = weight * moments.density(place) / here
-        given_first, _ = moments.conditional(model, place)
+        share = weight * moments.marginal_density(place) / here
+        given_first, _ = moments.conditional_means(model, place)
         return tuple(share * (value - mean) for value, mean in zip(given_first, means, strict=True))
 
-    totals = add_terms(term, offset)
+    totals = sum_over_nodes(term, offset)
     return moments.signed(model, [sign * length * total for total in totals])
 
 
@@ -155,13 +155,13 @@ ARCTANGENT = (
 
 
 def direction_slopes(_: jax.Array, cosine: jax.Array, sine: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the derivatives of `direction`."""
+    """Return the derivatives of `angle_of_vector`."""
     square = cosine * cosine + sine * sine
     return -sine / square, cosine / square
 
 
 @elementary.with_slopes(direction_slopes)
-def direction(cosine: jax.Array, sine: jax.Array) -> jax.Array:
+def angle_of_vector(cosine: jax.Array, sine: jax.Array) -> jax.Array:
     """Return the angle of a vector of length 1e-20 or more; in float32, this compiles to one vector loop."""
     if sine.dtype == jnp.float64:
         return jnp.arctan2(sine, cosine)

@@ -49,7 +49,7 @@ def over_directions(
     direction = centre / jnp.where(length > 0, length, 1)[..., None]
     if tied:
         length, rest = (pooled(log_weight, each) for each in (length, rest))
-    k = jnp.broadcast_to(sphere.concentration_of(length, rest, d), log_weight.shape)
+    k = jnp.broadcast_to(sphere.inverse_mean_cosine(length, rest, d), log_weight.shape)
     return value, log_weight, jnp.concatenate([direction, k[..., None]], -1)
 
 

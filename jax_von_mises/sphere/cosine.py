@@ -27,7 +27,7 @@ def tail_of_cosine(
     """Return the probability beyond `w` as seen from the mode, whether this is the upper tail, and the density of y."""
     n, name = dimension - 1, w.dtype.name
     mode, place = place_at(w, kappa, n)
-    j = radial.hazard(place, n, mode.near, fits.SMALLEST[name])
+    j = radial.inverse_hazard(place, n, mode.near, fits.SMALLEST[name])
     log_density = radial.log_ratio(place, mode, n, radial.peak_density(n, mode.s))
     lowest = float(np.log(np.finfo(w.dtype).tiny))
     density = jnp.where(log_density < lowest, 0, jnp.exp(jnp.maximum(log_density, lowest)))

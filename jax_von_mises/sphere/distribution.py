@@ -456,7 +456,7 @@ def convolution(dimension: int, other: jax.Array, kappa: jax.Array) -> jax.Array
     length, rest = moments.mean_cosine(first, dimension), moments.versine_mean(first, dimension)
     product = length * moments.mean_cosine(second, dimension)
     rest = rest + length * moments.versine_mean(second, dimension)
-    return moments.concentration_of(product, rest, dimension)
+    return moments.inverse_mean_cosine(product, rest, dimension)
 
 
 def cosine_cdf(dimension: int, w: jax.Array, kappa: jax.Array) -> jax.Array:
@@ -492,8 +492,8 @@ def fitted(sets: WeightedSets, dimension: int, bias_correction: bool) -> Estimat
         # If the mean cosine is negative, the likelihood is largest at the concentration 0.
         length = 1 - rest
     else:
-        direction, length, rest = of_both(x, share)
-    kappa = moments.concentration_of(length, rest, dimension)
+        direction, length, rest = resultant_of(x, share)
+    kappa = moments.inverse_mean_cosine(length, rest, dimension)
     if bias_correction:
         kappa = moments.less_bias(kappa, sets.observations(), dimension, known)
     return Estimate(direction.unit.astype(sets.dtype), kappa.astype(sets.dtype))
@@ -505,7 +505,7 @@ def mean_versine(x: vectors.Direction, share: jax.Array, direction: vectors.Dire
     return total(share * vectors.versine(x.unit, each, x.lost))
 
 
-def of_both(x: vectors.Direction, share: jax.Array) -> tuple[vectors.Direction, jax.Array, jax.Array]:
+def resultant_of(x: vectors.Direction, share: jax.Array) -> tuple[vectors.Direction, jax.Array, jax.Array]:
     """Return the direction of the mean unit vector, its length, and 1 - length, which is accurate where it is small."""
     mean = jnp.moveaxis(total(share[None] * jnp.moveaxis(x.unit, -1, 0)), 0, -1)
     length = jnp.sqrt(jnp.sum(jnp.square(mean), -1))

@@ -22,7 +22,7 @@ from jax_von_mises.sphere.radial import KAPPA_MAX, chebyshev_series
 LARGE = 1e6
 
 
-def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+def mode_cosine_by_division(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     """Compute `radial.mode_cosine` with divisions; JAX 0.12 takes minutes to compile that function for small arrays."""
     root = lax.sqrt(n * n + 4 * kappa * kappa)
     inverse = 1 / (n + root)
@@ -32,7 +32,7 @@ def mode_cosine(kappa: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
 def shrinkage(kappa: jax.Array, dimension: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return s, 1 - s and h, for `kappa` up to `KAPPA_MAX`."""
     n = dimension - 1
-    s, rest = mode_cosine(kappa, n)
+    s, rest = mode_cosine_by_division(kappa, n)
     gap = rest * (1 + s)
     series = chebyshev_series(fits.fits(n, kappa.dtype.name).below, 2 * s * s - 1)
     return s, rest, gap * gap * series * (1 / dimension)
@@ -94,7 +94,7 @@ def _log_norm(kappa: jax.Array, slope: jax.Array, dimension: int) -> jax.Array:
     n = dimension - 1
     fit = fits.fits(n, kappa.dtype.name)
     limit = jnp.minimum(kappa, KAPPA_MAX)
-    s, rest = mode_cosine(limit, n)
+    s, rest = mode_cosine_by_division(limit, n)
     gap = jnp.where(s < 0.5, jnp.log1p(-s * s), jnp.log(rest * (1 + s)))
     series = chebyshev_series(fit.log_peak, 2 * s * s - 1)
     value = fit.log_area + ((n / 2) * gap - n * (s / (1 + s)) - (0.5 * jnp.log1p(s * s) + series))
@@ -122,7 +122,7 @@ def _concentration_jvp(
     return kappa, (0.5 / slope) * (tangents[0] - tangents[1])
 
 
-def concentration_of(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
+def inverse_mean_cosine(resultant: jax.Array, complement: jax.Array, dimension: int) -> jax.Array:
     """Return the kappa with A(kappa) = `resultant` = 1 - `complement`.
 
     Newton's method starts from the approximation of Banerjee et al. (see `bessel.inverse_ratio`). Derivatives treat the

@@ -229,10 +229,10 @@ def double_series_by_loop(rows: Sequence[tuple[float, ...]], x: jax.Array, y: ja
     return first - x * second
 
 
-def hazard(place: Latitude, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
+def inverse_hazard(place: Latitude, n: int, near: jax.Array | np.ndarray, smallest: float, order: int = 0) -> jax.Array:
     """Compute J at a `Latitude`, or -dJ/dL with `order` 1, for tails down to `smallest`."""
     if n == 2:
-        return closed_hazard(place, order)
+        return closed_inverse_hazard(place, order)
     by_side = []
     for side in (True, False):
         surface = fits.surface(n, place.small.dtype.name, smallest, side, order)
@@ -243,8 +243,8 @@ def hazard(place: Latitude, n: int, near: jax.Array | np.ndarray, smallest: floa
     return jnp.where(near, by_side[0], by_side[1])
 
 
-def closed_hazard(place: Latitude, order: int) -> jax.Array:
-    """Compute `hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
+def closed_inverse_hazard(place: Latitude, order: int) -> jax.Array:
+    """Compute `inverse_hazard` in three dimensions, from the integral of v^order e^(x v) over [0, 1].
 
     With u = T / (1 + w T), which rises to 1/(1 + w), the integrand is e^(c u), where c = 2 w - L. Then x = c / (1 + w).
     """
@@ -419,7 +419,7 @@ def scale_beyond(kappa: jax.Array) -> jax.Array:
 
 def step(place: Latitude, mode: Mode, n: int, ratio: jax.Array, smallest: float) -> jax.Array:
     """Return the distance in y to the place with the tail t, by the inverse series to fourth order in log t."""
-    j = hazard(place, n, mode.near, smallest)
+    j = inverse_hazard(place, n, mode.near, smallest)
     v = jnp.clip(log_ratio(place, mode, n, j * ratio), -LARGEST_STEP, LARGEST_STEP)
     w, slope, width = place.cosine, place.slope, place.width
     curve = n * (1 + w * w) - 2 * w * slope
@@ -536,7 +536,7 @@ def look_up_share(
 
 def slope_of_distance(place: Latitude, mode: Mode, n: int, smallest: float) -> jax.Array:
     """Return the derivative of y, towards the pole of the tail, with respect to kappa at a fixed tail probability."""
-    j, j_slope = (hazard(place, n, mode.near, smallest, order) for order in (0, 1))
+    j, j_slope = (inverse_hazard(place, n, mode.near, smallest, order) for order in (0, 1))
     # `above` is w minus its mean, towards the pole. Select instead of multiplying by a sign, since XLA's simplifier
     # loops on such products.
     towards = below_mode(mode, n)

@@ -323,7 +323,7 @@ def offset_of(equation: Equation, x: jax.Array) -> jax.Array:
     part, target, kappa = equation.part, equation.target, equation.kappa
     short = equation.inner & (target * decay(part.sin, kappa) < SHORT)
     s = jnp.clip(x - part.piece.near, 0, part.piece.length)
-    return jnp.where(short, inverse_series(target, part.sin, part.cos, kappa), s)
+    return jnp.where(short, cubic_inverse_series(target, part.sin, part.cos, kappa), s)
 
 
 def decay(sine: jax.Array, kappa: jax.Array) -> jax.Array:
@@ -352,10 +352,10 @@ def distance(equation: Equation, s: jax.Array, loop: bool = False) -> tuple[jax.
 
 def moved(equation: Equation, s: jax.Array, u: jax.Array, sin_x: jax.Array, cos_x: jax.Array) -> jax.Array:
     """Return the offset `s` after one fourth-order step, given the values that `distance` returns."""
-    return jnp.clip(s + inverse_series(u, sin_x, cos_x, equation.kappa), 0, equation.part.piece.length)
+    return jnp.clip(s + cubic_inverse_series(u, sin_x, cos_x, equation.kappa), 0, equation.part.piece.length)
 
 
-def inverse_series(u: jax.Array, sin_x: jax.Array, cos_x: jax.Array, kappa: jax.Array) -> jax.Array:
+def cubic_inverse_series(u: jax.Array, sin_x: jax.Array, cos_x: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the distance to the root, given its first-order approximation `u`.
 
     This is the Taylor series of the inverse function, whose derivative is e^(q(x) - q(s)).

@@ -114,7 +114,7 @@ def fault(cipher: str) -> str | None:
 
 
 @jax.jit
-def angles_of(request: Request) -> jax.Array:
+def angles_by_kernel(request: Request) -> jax.Array:
     """Return the angles of a request, by a kernel on a CUDA device and by the plain path elsewhere."""
     loc, concentration = (jnp.asarray(x, jnp.float32) for x in request.parameters)
     return draw(KernelSpec.of(request), counter.key_words(request.key)[1], loc, concentration)

@@ -165,7 +165,7 @@ def of_both(x: jax.Array, share: jax.Array) -> Estimate:
 
     # Compute 1 - R^2 and the mean resultant length R, each in a form that is accurate where it is small.
     spread = jnp.maximum(versine * (2 - versine) - sine * sine, 0)
-    resultant = length(1 - versine, sine)
+    resultant = hypotenuse(1 - versine, sine)
     k = bessel.inverse_ratio(resultant, spread / (1 + resultant))
     return Estimate(direction(less_turns(origin + angle_or_zero(sine, 1 - versine), 0.0), k), k)
 
@@ -186,7 +186,7 @@ def pilot(x: jax.Array, share: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x, jnp.argmax(closeness, -1)[..., None], -1)[..., 0]
 
 
-def length(a: jax.Array, b: jax.Array) -> jax.Array:
+def hypotenuse(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return sqrt(a^2 + b^2), with the derivative 0 at 0."""
     square = a * a + b * b
     return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), square)

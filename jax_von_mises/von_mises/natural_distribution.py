@@ -17,7 +17,7 @@ from jax_von_mises import arguments
 from jax_von_mises.engine.base import Parameter, Parametric, as_leaf, check_values, computed
 from jax_von_mises.engine.request import Family
 from jax_von_mises.von_mises import natural
-from jax_von_mises.von_mises.natural_draw import natural_of
+from jax_von_mises.von_mises.natural_draw import natural_family
 
 
 class OfNatural(Parametric):
@@ -49,7 +49,7 @@ class OfNatural(Parametric):
         return f"{self._base().__name__}.from_natural({self.natural!r})"
 
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
-        return natural_of(self.FAMILY), {"natural": self._leaf()}
+        return natural_family(self.FAMILY), {"natural": self._leaf()}
 
     def _mapped(self, function: Callable[[jax.Array], jax.Array], shape: tuple[int, ...]) -> Self:
         value = arguments.as_jax(self._leaf())

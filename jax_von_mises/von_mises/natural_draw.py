@@ -23,7 +23,7 @@ PREFIX = "natural-"
 
 
 @made_of(PREFIX)
-def natural_of(family: Family) -> Family:
+def natural_family(family: Family) -> Family:
     """Return the family with a natural parameter in place of the `family`'s own."""
 
     def place(

@@ -167,7 +167,7 @@ def angles_of(request: Request) -> jax.Array:
     return lax.with_sharding_constraint(x, out_sharding) if automatic else x
 
 
-def angles(
+def angles_of_numbers(
     numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
 ) -> jax.Array:
     """Return angles, as a family's `place`; they are those of `angles_of`."""
@@ -190,14 +190,14 @@ def kernel(request: Request) -> jax.stages.Wrapped | None:
         return None
     from jax_von_mises.von_mises import cuda
 
-    return cuda.angles_of if cuda.draws(request) else None
+    return cuda.angles_by_kernel if cuda.draws(request) else None
 
 
 VON_MISES = Family(
     name="von-mises",
     noun="angle",
     parameters={"loc": 0, "concentration": 0},
-    place=angles,
+    place=angles_of_numbers,
     tabulated=("concentration",),
     program=angles_of,
     explicit_meshes=True,

@@ -141,5 +141,5 @@ def test_table(name):
 def test_direction():
     angle = np.linspace(-np.pi, np.pi, 4001)[:-1]
     for length in (1e-9, 1.0, 1e8):
-        actual = quantile.direction(jnp.float32(length * np.cos(angle)), jnp.float32(length * np.sin(angle)))
+        actual = quantile.angle_of_vector(jnp.float32(length * np.cos(angle)), jnp.float32(length * np.sin(angle)))
         np.testing.assert_allclose(actual, angle, atol=4e-7)

@@ -148,7 +148,7 @@ def test_moments(d, dtype):
 
 
 def moments_inverse(resultant, complement, d):
-    return moments.concentration_of(resultant, complement, d)
+    return moments.inverse_mean_cosine(resultant, complement, d)
 
 
 def fisher(kappa, d):
