@@ -54,7 +54,7 @@ def skewed(
         centre = jnp.broadcast_to(reduce_turns(centre), x.shape)
         return jnp.where(jnp.isnan(tilt), tilt, jnp.where(kept, x, wrap(-away, centre)))
 
-    return no_derivative(xla.separate_loop(reflected, x, word, centre, skewness), parameters)
+    return no_derivative(xla.boundary(reflected, x, word, centre, skewness), parameters)
 
 
 def slant(x: jax.Array, centre: jax.Array, skewness: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,10 +10,8 @@ program is lowered. The only property of the tracing machine that matters is its
 =========================  ==================================================================
 `compute_elementwise` *    draws of any number are fast on a CPU
 `hide_constants` *         an angle does not depend on which arguments are constants
-`separate_loop` *          on a CPU, words, look-ups and derivatives are in separate loops
+`boundary` *               on a CPU, words, look-ups and derivatives are in separate loops
 `finish_words` *           on a CPU, words and quantiles are in separate loops
-`in_one_loop`              a cipher that two arrays need is computed once
-`two_from_one_loop`        two components, or an angle and its derivative, are computed together
 `round_here` *             a product is rounded before it is added, in every program
 `traced_once`              a derivative does not trace its function again
 `sum_last_axis` *          summands are computed by vector instructions
@@ -47,6 +45,8 @@ SMALLEST = 2**14
 LENGTH, SHORTEST = 1024, 64
 # A single long axis whose size is a multiple of this splits evenly between 2, 4, ..., 64 cores.
 EVEN = 64
+# Whether a loop on a CPU has one result, so that several arrays that need a common value compute it several times.
+ONE_RESULT = jax.__version_info__ < (0, 11, 1)
 # Bits of a number that `hidden` reads from an iota.
 PIECE = 32
 
@@ -269,82 +269,58 @@ def hide_constants(*arrays: jax.Array) -> list[jax.Array]:
     return results
 
 
-def separate_loop(compute: Callable[..., T], *arrays: Any) -> T:
+def boundary(compute: Callable[..., T], *arrays: Any, joined: bool = False) -> T:
     """Return ``compute(*arrays)``; a CPU computes it in a loop separate from its producers and consumers.
 
     If a look-up shared a loop with the cipher, XLA would repeat parts of both. If the derivative shared a loop with the
     draws, angles would be drawn several times. Loops are separated only where `may_move` allows it.
 
+    With `joined`, the first two arrays, of float32, enter the loop as halves of 64-bit numbers, so that one loop makes
+    both. Otherwise XLA:CPU up to JAX 0.11.0 would use one loop per array, and each loop would compute the values that
+    both arrays need, such as a cipher. It makes float32 directions in three dimensions 7 times as fast, in two
+    dimensions 3.5 times, and an angle with its derivative 1.8 times (two cores with AVX-512). Later releases do not
+    need it: there, directions in space would take 1.8 times as long with it, so `compute` is not separated.
+
     The loop is in a branch, since XLA:CPU in JAX 0.10.2 (but not in 0.12.0.1) removes optimization barriers before it
-    forms loops. To report to XLA: a fusion recomputes values that several of its instructions read.
+    forms loops. Observed with JAX 0.8.0 to 0.12.0.1. To report to XLA: a fusion recomputes values that several of its
+    instructions read.
     """
-    if not may_move(*jax.tree.leaves(arrays)):
+    if (joined and not ONE_RESULT) or not may_move(*jax.tree.leaves(arrays)):
         return compute(*arrays)
-    results: T = _kept_whole(jax.jit(compute), *arrays)  # traced once for all platforms
+    results: T = _kept_whole(jax.jit(compute), joined, *arrays)  # traced once for all platforms
     return results
 
 
-def _apart(compute: Callable[..., T], *arrays: Any) -> T:
-    results: T = lax.platform_dependent(*arrays, cpu=functools.partial(_in_branch, compute), default=compute)
+def as_pair(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return two arrays, as the function of a `boundary` that joins them and computes nothing."""
+    return first, second
+
+
+def _apart(compute: Callable[..., T], joined: bool, *arrays: Any) -> T:
+    def by_halves(first: jax.Array, second: jax.Array, *others: Any) -> T:
+        def of_halves(both: jax.Array, *others: Any) -> T:
+            return compute(*from_halves(both), *others)
+
+        return _in_branch(of_halves, to_halves(first, second), *others)
+
+    on_cpu = by_halves if joined else functools.partial(_in_branch, compute)
+    results: T = lax.platform_dependent(*arrays, cpu=on_cpu, default=compute)
     return results
 
 
 # The derivative is the one that JAX would use anyway. But JAX divides a program with a branch into the part that needs
-# no derivative and the rest, and traces both, unless the branch has a derivative of its own.
-_kept_whole: Any = jax.custom_jvp(_apart, nondiff_argnums=(0,))
+# no derivative and the rest, and traces both, unless the branch has a derivative of its own. Halves have no derivative.
+_kept_whole: Any = jax.custom_jvp(_apart, nondiff_argnums=(0, 1))
 
 
 @_kept_whole.defjvp  # type: ignore[untyped-decorator]
-def _kept_whole_jvp(compute: Callable[..., T], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[T, T]:
-    results: tuple[T, T] = jax.jvp(functools.partial(_apart, compute), primals, tangents)
+def _kept_whole_jvp(
+    compute: Callable[..., T], joined: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[T, T]:
+    if joined:
+        return _kept_whole(compute, joined, *primals), jax.jvp(compute, primals, tangents)[1]
+    results: tuple[T, T] = jax.jvp(functools.partial(_apart, compute, joined), primals, tangents)
     return results
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def two_from_one_loop(compute: Callable[..., tuple[jax.Array, jax.Array]], *arrays: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the two float32 arrays ``compute(*arrays)``; a CPU computes both in one loop.
-
-    They leave the loop as halves of a 64-bit number. Otherwise XLA:CPU would compute everything that both need twice.
-    The versions and the report are those of `in_one_loop`.
-    """
-
-    def by_halves(*arrays: Any) -> tuple[jax.Array, jax.Array]:
-        return _in_branch(from_halves, to_halves(*compute(*arrays)))
-
-    if not may_move(*jax.tree.leaves(arrays)):
-        return compute(*arrays)
-    compute = jax.jit(compute)  # traced once for all platforms
-    results: tuple[jax.Array, jax.Array] = lax.platform_dependent(*arrays, cpu=by_halves, default=compute)
-    return results
-
-
-@two_from_one_loop.defjvp
-def _two_from_one_loop_jvp(
-    compute: Callable[..., tuple[jax.Array, jax.Array]], primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    results: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]] = jax.jvp(compute, primals, tangents)
-    return results
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def in_one_loop(compute: Callable[..., Any], first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
-    """Return ``compute(first, second, *arrays)``; a CPU first computes both float32 arrays in one separate loop.
-
-    The two arrays leave that loop as halves of 64-bit numbers. Otherwise XLA:CPU would use one loop per array, and each
-    loop would compute the values that both arrays need, such as a cipher. It makes float32 directions in three
-    dimensions at least five times as fast (83 to 121 M/s, and 14.5 without it, on two cores with AVX2). Observed with
-    JAX 0.10.2 to 0.12.0.1. To report to XLA: loop fusions on a CPU have one result.
-    """
-    if not may_move(first, second, *arrays):
-        return compute(first, second, *arrays)
-
-    def by_halves(first: jax.Array, second: jax.Array, *arrays: Any) -> Any:
-        def of_halves(both: jax.Array, *arrays: Any) -> Any:
-            return compute(*from_halves(both), *arrays)
-
-        return _in_branch(of_halves, to_halves(first, second), *arrays)
-
-    return lax.platform_dependent(first, second, *arrays, cpu=by_halves, default=compute)
 
 
 def to_halves(first: jax.Array, second: jax.Array) -> jax.Array:
@@ -360,14 +336,6 @@ def from_halves(both: jax.Array) -> tuple[jax.Array, jax.Array]:
     with jax.enable_x64(True):
         high, low = (lax.convert_element_type(x, np.uint32) for x in (both >> np.uint64(32), both))
     return lax.bitcast_convert_type(high, jnp.float32), lax.bitcast_convert_type(low, jnp.float32)
-
-
-@in_one_loop.defjvp
-def _in_one_loop_jvp(
-    compute: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Any, Any]:
-    _, tangent = jax.jvp(compute, primals, tangents)
-    return in_one_loop(compute, *primals), tangent
 
 
 def finish_words(words: T) -> T:

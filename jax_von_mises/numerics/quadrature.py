@@ -32,8 +32,8 @@ def add_terms(
     """Return the sums of the arrays ``term(node, weight)``, which have the shape and dtype of `like`.
 
     A `loop` over the nodes compiles faster than one long sum, which is faster in a program that computes nothing else.
-    In float64, more than `UNROLLED` terms always use a loop. Without it, `sample_truncated` would compile in 11 s
-    instead of 4 (JAX 0.8.0 to 0.12.0.1). For few elements, one array of all terms compiles in still less time.
+    In float64, more than `UNROLLED` terms always use a loop. Without it, the gradient of 100 float64 pairs would
+    compile in 30 s instead of 3 (JAX 0.10.2). For few elements, one array of all terms compiles in still less time.
     """
     if loop and like.size <= AT_ONCE:
         rows = (np.reshape(np.asarray(x, like.dtype), (-1, *[1] * like.ndim)) for x in (nodes, weights))

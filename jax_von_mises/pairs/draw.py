@@ -19,7 +19,6 @@ from jax.sharding import NamedSharding
 
 from jax_von_mises.compiler import xla
 from jax_von_mises.engine import tails
-from jax_von_mises.engine.counter import Wide, Words
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.request import Family
 from jax_von_mises.numerics import elementary
@@ -44,10 +43,7 @@ def pairs(
     k1, k2, r = (x.reshape(()) if all(x.size == 1 for x in of_model) else jnp.broadcast_to(x, shape) for x in of_model)
     k1, k2 = valid(k1), valid(k2)
 
-    def words(key: jax.Array, start: Wide | None) -> tuple[Words, Words]:
-        return numbers._replace(key=key, start=start).both()
-
-    first, second = xla.separate_loop(words, numbers.key, numbers.start)
+    first, second = numbers.both()
     a = first_angle(first, k1, k2, r, kind, route)
     phi, psi = pair(kind, a, second, k1, k2, r)
     phi, psi = (wrap(x, broadcast_loc(loc, shape)) for x, loc in ((phi, phi_loc), (psi, psi_loc)))
@@ -99,7 +95,7 @@ def first_angle(
         a = nan_unless(a, ~jnp.isnan(k1 + k2 + r))
         return jnp.where(negative, -a, a)
 
-    return xla.separate_loop(angle, words, k1, k2, r)
+    return xla.boundary(angle, words, k1, k2, r)
 
 
 @first_angle.defjvp

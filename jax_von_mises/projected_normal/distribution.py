@@ -60,7 +60,7 @@ def log_radial(t: jax.Array, n: int) -> jax.Array:
         v = u / mode
         return (weight * jnp.exp(n * (jnp.log1p(v) - v) - 0.5 * u * u),)
 
-    (total,) = quadrature.add_terms(term, *quadrature.gauss_legendre(count), t)
+    (total,) = quadrature.add_terms(term, *quadrature.gauss_legendre(count), t, loop=True)
     return n * jnp.log(mode) - 0.5 * jnp.square(n / mode) + jnp.log((high - low) * total)
 
 

@@ -40,7 +40,7 @@ def quaternions(
     # Below the smallest scale, draws are proportional to it.
     at_least = drawn_angle(xla.finish_words(numbers(0)), jnp.maximum(scale, rotations.SMALLEST), route)
     signed = at_least * rotations.small_share(scale)
-    axis = xla.separate_loop(uniform_axis, numbers(1), numbers(2))
+    axis = xla.boundary(uniform_axis, numbers(1), numbers(2))
     return rotations.place(signed, axis, vectors.direction_of(mean).unit)
 
 
@@ -64,7 +64,7 @@ def drawn_angle(words: tuple[jax.Array, ...], scale: jax.Array, route: str) -> j
             signed = rotations.quantile(t, ~near, jnp.broadcast_to(scale, t.shape))
         return nan_unless(signed, ~jnp.isnan(scale))
 
-    return xla.separate_loop(angle, words, scale)
+    return xla.boundary(angle, words, scale)
 
 
 @drawn_angle.defjvp
@@ -75,7 +75,7 @@ def _drawn_angle_jvp(route: str, primals: tuple[Any, ...], tangents: tuple[Any, 
     def slope(scale: jax.Array, signed: jax.Array) -> jax.Array:
         return rotations.slope_by_sigma(signed, jnp.broadcast_to(scale, signed.shape))
 
-    slopes = xla.separate_loop(slope, scale, signed)
+    slopes = xla.boundary(slope, scale, signed)
     return signed, slopes * jnp.broadcast_to(tangents[1], signed.shape)
 
 

@@ -70,7 +70,7 @@ def _drawn_share_jvp(
     tangents: tuple[Any, ...],
 ) -> tuple[jax.Array, jax.Array]:
     draw = functools.partial(drawn_share, dimension=dimension, route=route, out_sharding=out_sharding)
-    signed = xla.separate_loop(draw, *primals)
+    signed = xla.boundary(draw, *primals)
 
     def slope(words: tuple[jax.Array, ...], kappa: jax.Array, signed: jax.Array) -> jax.Array:
         kappa, (t, _, near) = valid(kappa), tails.tail(words)
@@ -79,7 +79,7 @@ def _drawn_share_jvp(
             return radial.slope_at(signed, near, kappa, distance)
         return slope_of_share(signed, near, broadcast_sharded(kappa, signed.shape, out_sharding), dimension)
 
-    slopes = xla.separate_loop(slope, *primals, signed)
+    slopes = xla.boundary(slope, *primals, signed)
     return signed, slopes * broadcast_sharded(tangents[1], signed.shape, out_sharding)
 
 
@@ -101,9 +101,9 @@ def in_plane(
         return 2 * sine * cosine(square), sine
 
     if len(words) == 2:
-        across, half = sines(xla.separate_loop(angle_of, words, kappa))
+        across, half = sines(xla.boundary(angle_of, words, kappa))
     else:
-        across, half = xla.two_from_one_loop(lambda words, kappa: sines(angle_of(words, kappa)), words, kappa)
+        across, half = xla.boundary(xla.as_pair, *sines(angle_of(words, kappa)), joined=True)
     versine = 2 * half * half
     first, second = direction[..., 0], direction[..., 1]
     return jnp.stack([first - (second * across + first * versine), second + (first * across - second * versine)], -1)
@@ -121,7 +121,7 @@ def in_space(
     signed = drawn_share(words[:width], kappa, 3, route, sharding)
     turn = half_turns(words[width:])
     if width == 1:
-        x: jax.Array = xla.in_one_loop(vectors.place_in_space, signed, turn, direction)
+        x: jax.Array = xla.boundary(vectors.place_in_space, signed, turn, direction, joined=True)
         return x
     return vectors.place_in_space(signed, turn, direction)
 
@@ -149,7 +149,7 @@ def across_normals(
     dimension = direction.shape[-1]
     signed = drawn_share(words, kappa, dimension, route, sharding)
     normals = normal.quantile(*tails.tail(normal_words))
-    return xla.separate_loop(vectors.place_across, signed, normals, direction)
+    return xla.boundary(vectors.place_across, signed, normals, direction)
 
 
 def sample_von_mises_fisher(

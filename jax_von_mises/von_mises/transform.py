@@ -111,14 +111,14 @@ def turned_apart(
 ) -> jax.Array:
     """Return `angles`, computed in a separate loop after the words."""
     turn = functools.partial(turned, route=route, out_sharding=out_sharding)
-    return xla.separate_loop(turn, words, loc, kappa)
+    return xla.boundary(turn, words, loc, kappa)
 
 
 @turned_apart.defjvp
 def _turned_apart_jvp(
     route: str, out_sharding: NamedSharding | None, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    # The derivative of `angles_about_zero` separates the loops itself. To differentiate `separate_loop`, JAX would
+    # The derivative of `angles_about_zero` separates the loops itself. To differentiate `boundary`, JAX would
     # trace the program for each platform again.
     turn = functools.partial(turned, route=route, out_sharding=out_sharding)
     results: tuple[jax.Array, jax.Array] = jax.jvp(turn, primals, tangents)
@@ -148,7 +148,7 @@ def _angles_about_zero_jvp(
         x, rise = angles_and_slopes(*primals, out_sharding)
         return x, rise * broadcast_sharded(tangents[1], x.shape, out_sharding)
     draw = functools.partial(angles_about_zero, route=route, out_sharding=out_sharding)
-    x = xla.separate_loop(draw, *primals)
+    x = xla.boundary(draw, *primals)
     kappa, moved = (broadcast_sharded(each, x.shape, out_sharding) for each in (primals[1], tangents[1]))
     return x, slope_by_kappa(x, kappa) * moved
 
@@ -158,13 +158,9 @@ def angles_and_slopes(
     words: tuple[jax.Array, ...], kappa: jax.Array, out_sharding: NamedSharding | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return float32 `angles_about_zero` by the direct route, and their slopes; a CPU computes both in one loop."""
-
-    def together(words: tuple[jax.Array, ...], kappa: jax.Array) -> tuple[jax.Array, jax.Array]:
-        kappa, (t, c, negative) = valid(kappa), tail(words)
-        x, rise = quantile.half_quantile_and_slope(t, c, broadcast_sharded(kappa, t.shape, out_sharding))
-        return jnp.where(negative, -x, x), jnp.where(negative, -rise, rise)
-
-    return xla.two_from_one_loop(together, words, kappa)
+    kappa, (t, c, negative) = valid(kappa), tail(words)
+    x, rise = quantile.half_quantile_and_slope(t, c, broadcast_sharded(kappa, t.shape, out_sharding))
+    return xla.boundary(xla.as_pair, *(jnp.where(negative, -each, each) for each in (x, rise)), joined=True)
 
 
 @angles_and_slopes.defjvp

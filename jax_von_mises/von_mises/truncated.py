@@ -300,7 +300,7 @@ def restricted(before: Array, after: Array, loc: Array, kappa: Array, low: Array
     def replaced(s: Array, *given: Any) -> Array:
         return jnp.where(s < 0, arc.rare_start(arc.equation(*given)), s)
 
-    starts = xla.separate_loop(start, *given)
+    starts = xla.boundary(start, *given)
     starts = xla.replace_where_any(starts < 0, replaced, starts, *given)
 
     def finish(start: Array, kappa: Array, low: Array, high: Array, width: Array, *given: Any) -> Array:
@@ -309,7 +309,7 @@ def restricted(before: Array, after: Array, loc: Array, kappa: Array, low: Array
         x = back_inside(wrap(piece.side * s, reduce_turns(piece.anchor)), low, high, width)
         return jnp.where(good_arc(low, high), x, jnp.nan)
 
-    return xla.separate_loop(finish, starts, kappa, low, high, width, *given)
+    return xla.boundary(finish, starts, kappa, low, high, width, *given)
 
 
 @restricted.defjvp
