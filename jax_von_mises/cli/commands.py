@@ -47,7 +47,8 @@ def distribution_of(options: argparse.Namespace) -> Parametric:
     angles = {parameter.name for parameter in kind.PARAMETERS if parameter.values == "angle"}
     if options.degrees and summary.of_vectors(kind):
         raise BadArgument(f"--degrees: {options.distribution} has no angles; leave it out")
-    values = dict.fromkeys(angles, np.float64(0)) | options.parameters
+    locations = [parameter.name for parameter in kind.PARAMETERS if parameter.name.endswith("loc")]
+    values = dict.fromkeys(locations, np.float64(0)) | options.parameters
     if values.keys() != {parameter.name for parameter in kind.PARAMETERS}:
         raise BadArgument(f"--distribution {options.distribution} needs the options {options_of(kind)}")
     if options.degrees:
@@ -147,6 +148,13 @@ def run_sample(options: argparse.Namespace) -> int:
         raise BadArgument("--repair needs --resume")
     if options.cache is not None and (options.workers is not None or options.scheduler is not None):
         raise BadArgument("--cache is for this process; for workers, set JAX_COMPILATION_CACHE_DIR where they start")
+    text = options.out.lower().endswith(".csv")
+    for name in ("block_rows", "resume", "force", "repair", "parts", "workers", "scheduler") if text else ():
+        if getattr(options, name):
+            option = name.replace("_", "-")
+            raise BadArgument(
+                f"--{option} is for .npy files and .zarr stores; {options.out} is written at once, if new"
+            )
     if options.workers is not None or options.scheduler is not None:
         # This process needs no device; on a GPU it would take memory from the workers. JAX reads the setting when it
         # starts, which it does for the first array or key.
@@ -159,34 +167,27 @@ def run_sample(options: argparse.Namespace) -> int:
     if options.cache is not None:
         runtime.initialize_compilation_cache(options.cache or None)
     began = time.monotonic()
-    if options.out.lower().endswith(".csv"):
-        with jax.enable_x64(options.dtype == "float64"):
-            rows = write_csv(options, key, distribution)
-        if not options.quiet:
-            lines = drew(options, distribution, len(rows), "", time.monotonic() - began)
-            lines += summary.compare(distribution, rows, options.degrees)
-            print("\n".join([*lines, described(options.out, rows)]))
-        return 0
     numbers = options.size * math.prod(distribution.batch_shape + distribution.event_shape)
     size = disk.readable(numbers * (8 if options.dtype == "float64" else 4))
     progress = Progress(options.quiet, f"{options.out} will have {size}" if numbers >= LARGE else "")
     with open_executor(options) as executor, jax.enable_x64(options.dtype == "float64"):
         try:
-            written = writer.write_samples(
-                options.out,
-                key,
-                total=options.size,
-                dtype=options.dtype,
-                block_rows=options.block_rows,
-                resume=options.resume,
-                force=options.force,
-                repair=options.repair,
-                part=part,
-                parts=parts,
-                executor=executor,
-                progress=progress,
-                distribution=distribution,
-            )
+            stream: Any = dict(key=key, total=options.size, dtype=options.dtype, distribution=distribution)
+            if text:
+                rows = write_csv(options.out, stream, numbers, options.degrees)
+            else:
+                written = writer.write_samples(
+                    options.out,
+                    **stream,
+                    block_rows=options.block_rows,
+                    resume=options.resume,
+                    force=options.force,
+                    repair=options.repair,
+                    part=part,
+                    parts=parts,
+                    executor=executor,
+                    progress=progress,
+                )
         except writer.Damaged as error:
             raise Failure(str(error)) from error
         except (ValueError, FileExistsError) as error:
@@ -199,7 +200,12 @@ def run_sample(options: argparse.Namespace) -> int:
             progress.close()
         if not options.quiet:
             seconds = time.monotonic() - began
-            print("\n".join(report(options, written, distribution, progress.drawn, seconds)))
+            if text:
+                lines = drew(options, distribution, len(rows), "", seconds)
+                lines += [*summary.compare(distribution, rows, options.degrees), described(options.out, rows)]
+            else:
+                lines = report(options, written, distribution, progress.drawn, seconds)
+            print("\n".join(lines))
     return 0
 
 
@@ -237,32 +243,24 @@ class Progress:
             print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)
 
 
-def write_csv(options: argparse.Namespace, key: jax.Array, distribution: Parametric) -> np.ndarray:
-    """Write draws to a new .csv file, one row each, and return them."""
-    for option in ("block_rows", "resume", "force", "repair", "parts", "workers", "scheduler"):
-        if getattr(options, option):
-            name = option.replace("_", "-")
-            raise BadArgument(f"--{name} is for .npy files and .zarr stores; {options.out} is written at once, if new")
-    numbers = options.size * math.prod(distribution.batch_shape + distribution.event_shape)
+def write_csv(out: str, stream: dict[str, Any], numbers: int, degrees: bool) -> np.ndarray:
+    """Write the draws of a stream to a new .csv file, one row each, and return them."""
     if numbers > MOST_IN_CSV:
-        raise BadArgument(f"{options.out}: {numbers:,} numbers are too many for a .csv file; write a .npy file")
-    batches = sample_batches(
-        key, total=options.size, batch_size=max(options.size, 1), dtype=options.dtype, distribution=distribution
-    )
-    kind = np.float64 if options.dtype == "float64" else np.float32
-    rows = np.zeros((options.size, *distribution.batch_shape, *distribution.event_shape), kind)
-    for batch in batches:
+        raise ValueError(f"{out}: {numbers:,} numbers are too many for a .csv file; write a .npy file")
+    distribution, kind = stream["distribution"], np.float64 if stream["dtype"] == "float64" else np.float32
+    rows = np.zeros((stream["total"], *distribution.batch_shape, *distribution.event_shape), kind)
+    for batch in sample_batches(**stream, batch_size=max(len(rows), 1)):
         rows[:] = batch
-    shown = np.degrees(rows.astype(np.float64)) if options.degrees else rows
+    shown = np.degrees(rows.astype(np.float64)) if degrees else rows
     try:
-        with open(options.out, "x", encoding="utf-8") as file:
+        with open(out, "x", encoding="utf-8") as file:
             try:
                 np.savetxt(file, shown.reshape(len(rows), -1), "%.17g" if kind is np.float64 else "%.9g", ",")
             except BaseException:
-                os.remove(options.out)
+                os.remove(out)
                 raise
     except FileExistsError:
-        raise BadArgument(f"{options.out}: already exists; move it away, or choose another name") from None
+        raise FileExistsError(f"{out}: already exists; move it away, or choose another name") from None
     return rows
 
 

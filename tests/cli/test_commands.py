@@ -301,6 +301,7 @@ BAD = [
     ("SPHERE", "--distribution von-mises-fisher needs the options --mean-direction --concentration"),
     ("SPHERE --mean-direction 0,0", "error: VonMisesFisher: mean_direction is 0"),
     ("SPHERE --mean-direction 1", "mean_direction has shape ()"),
+    ("--distribution truncated-von-mises --low 1", "needs the options --loc --concentration --low --high"),
     ("PAIRS --phi-loc inf", "error: SineBivariateVonMises: phi_loc is inf, but must be finite"),
     # sample
     ("--repair", "--repair needs --resume"),
