@@ -55,12 +55,10 @@ def actions(folder):
     points = np.linspace(0.001, 0.999, 1_000, dtype=np.float32)
 
     def batches(number):
-        with jvm.prefetch_to_host(jvm.sample_batches(*given(number), 3 * COUNT // 4, COUNT // 4)) as host:
-            return list(host)
+        return list(jvm.prefetch_to_host(jvm.sample_batches(*given(number), 3 * COUNT // 4, COUNT // 4)))
 
     def left_early(number):
-        with jvm.prefetch_to_host(jvm.sample_batches(*given(number), COUNT, COUNT // 4)) as host:
-            return next(host)
+        return next(jvm.prefetch_to_host(jvm.sample_batches(*given(number), COUNT, COUNT // 4)))
 
     def stream(number, ending):
         # Two threads may use the same number, but a file has one writer.

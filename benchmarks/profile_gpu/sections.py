@@ -227,8 +227,7 @@ def streams(plan):
         angles = jvm.sample_batches(key, np.float32(0), np.float32(plan.concentration), total, plan.count, **more)
         if depth is None:
             return [mean_direction(batch) for batch in angles]
-        with jvm.prefetch_to_host(angles, depth=depth) as ahead:
-            return [mean_direction(batch) for batch in ahead]
+        return [mean_direction(batch) for batch in jvm.prefetch_to_host(angles, depth=depth)]
 
     ways = {"sample_batches": {}, "donate=True": {"donate": True}}
     ways |= {f"prefetch_to_host, depth={depth}": {"depth": depth} for depth in (1, 2, 4)}

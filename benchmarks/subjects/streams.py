@@ -92,9 +92,8 @@ def to_host(count):
         return jvm.sample_batches(key, *PARAMETERS, count, BATCH, DTYPE)
 
     def prefetched(key):
-        with jvm.prefetch_to_host(batches(key), 2) as source:
-            for values in source:
-                use(values)
+        for values in jvm.prefetch_to_host(batches(key), 2):
+            use(values)
 
     def plain(key):
         for values in batches(key):

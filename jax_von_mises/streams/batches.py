@@ -4,13 +4,11 @@ The device and the host work at the same time, since the next batch is started b
 asynchronous dispatch suffices for computations; only copies to the host need a thread.
 """
 
+import collections
 import contextlib
-import queue
 import threading
-import time
-import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -303,7 +301,7 @@ def _check_out(caller: str, out: Any, results: Any, total: int, leaves: Sequence
             )
 
 
-def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
+def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> Generator[Any, None, None]:
     """Copy the items of an iterator to NumPy arrays in the background, ahead of the consumer.
 
     Parameters
@@ -321,11 +319,11 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
 
     Returns
     -------
-    HostPrefetch
-        An iterator over the same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the
-        CPU). It is a context manager. Its ``close()`` stops copying early and waits up to 30 seconds for the thread to
-        end. An iterator that is garbage collected, or alive at exit, closes itself. If the source raises an exception,
-        the consumer's ``next`` raises it after all earlier items. The source is closed as well, if it has ``close()``.
+    generator
+        The same items, with read-only NumPy arrays in place of JAX's (not copied if the device is the CPU). The first
+        ``next`` starts the thread. The end of the items or of the loop, an error, or ``close()`` waits for the item
+        that is being copied, and ends the thread; then the source is closed, if it has ``close()``. If the source
+        raises an exception, ``next`` raises it after all earlier items.
 
     Raises
     ------
@@ -336,8 +334,7 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
     --------
     >>> import jax
     >>> batches = sample_batches(jax.random.key(0), 0.0, 4.0, total=3_000, batch_size=1_000)
-    >>> with prefetch_to_host(batches) as host:
-    ...     sum(float(x.sum()) > 0 for x in host) <= 3
+    >>> sum(float(x.sum()) > 0 for x in prefetch_to_host(batches)) <= 3
     True
     """
     caller = "prefetch_to_host"
@@ -348,105 +345,25 @@ def prefetch_to_host(iterator: Iterable[Any], depth: int = 1) -> "HostPrefetch":
         raise TypeError(
             f"{caller}: iterator={arguments.safe_repr(iterator)} cannot be iterated. Give an iterable of arrays."
         ) from error
-    return HostPrefetch(source, depth)
+    return _host_copies(source, depth)
 
 
-class HostPrefetch(Iterator[Any]):
-    """Iterator over host copies, returned by `prefetch_to_host`."""
+def _host_copies(source: Iterator[Any], depth: int) -> Generator[Any, None, None]:
+    """Yield host copies of the items of `source`, made in one thread."""
+    end = object()
 
-    def __init__(self, source: Iterator[Any], depth: int):
-        self._items: Items = queue.Queue(depth)
-        self._ended = False
-        stop = threading.Event()
-        # The thread must not refer to `self`, which could then not be collected before the thread ends.
-        thread = threading.Thread(
-            target=_copy_items, args=(source, self._items, stop), name="prefetch_to_host", daemon=True
-        )
-        # Runs once: in close(), when the iterator is collected, or when the interpreter exits.
-        self._finish = weakref.finalize(self, _stop_copying, thread, stop)
-        thread.start()
+    def copied() -> Any:
+        value = next(source, end)
+        # Start the copies of all arrays of an item; the next line then only waits.
+        jax.tree.map(lambda leaf: leaf.copy_to_host_async() if isinstance(leaf, jax.Array) else None, value)
+        return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
 
-    def __iter__(self) -> "HostPrefetch":
-        return self
-
-    def __next__(self) -> Any:
-        while not self._ended and self._finish.alive:
-            try:
-                item, error = self._items.get(timeout=STOP_POLL)
-            except queue.Empty:
-                continue  # another thread may have called close()
-            if item is not _END:
-                return item
-            self._ended = True
-            self._finish()
-            if error is not None:
-                raise error
-        raise StopIteration
-
-    def __enter__(self) -> "HostPrefetch":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop copying, drop waiting items, and wait for the thread to end. Later `next` calls raise StopIteration."""
-        self._finish()
-
-
-# Items as (value, None), then (_END, the source's exception or None).
-Items = queue.Queue[tuple[Any, BaseException | None]]
-_END = object()
-# Seconds between checks of whether the other side has stopped. The checks delay nothing while both sides work.
-STOP_POLL = 0.05
-# Seconds that `close` waits for the source's next item.
-CLOSE_TIMEOUT = 30.0
-
-
-def _copy_items(source: Iterator[Any], items: Items, stop: threading.Event) -> None:
-    """Copy the items of `source` to `items`, until it ends or `stop` is set."""
-    error = None
+    thread = futures.ThreadPoolExecutor(1, "prefetch_to_host")
     try:
-        for value in source:
-            if stop.is_set():
-                break
-            # Start the copies of all arrays of an item; the next line then only waits.
-            jax.tree.map(lambda leaf: leaf.copy_to_host_async() if isinstance(leaf, jax.Array) else None, value)
-            copied = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, value)
-            del value
-            _put_unless_stopped(items, (copied, None), stop)
-            del copied
-            if stop.is_set():
-                break
-    except BaseException as raised:
-        error = raised
+        waiting = collections.deque(thread.submit(copied) for _ in range(depth + 1))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(thread.submit(copied))
+            yield item
     finally:
-        try:
-            getattr(source, "close", lambda: None)()
-        except BaseException as raised:
-            error = error or raised
-    _put_unless_stopped(items, (_END, error), stop)
-
-
-def _put_unless_stopped(items: Items, item: tuple[Any, BaseException | None], stop: threading.Event) -> None:
-    """Put an item in the queue when there is room for it, unless `stop` is set first."""
-    while not stop.is_set():
-        with contextlib.suppress(queue.Full):
-            return items.put(item, timeout=STOP_POLL)
-
-
-def _stop_copying(thread: threading.Thread, stop: threading.Event) -> None:
-    """End the thread, which may be waiting for room; give up on a source that hangs, since the thread is a daemon."""
-    stop.set()
-    if thread is threading.current_thread():
-        return  # the garbage collector can run in any thread; this one will see the event
-    deadline = time.monotonic() + CLOSE_TIMEOUT
-    while thread.is_alive():
-        thread.join(timeout=STOP_POLL)
-        if time.monotonic() > deadline:
-            warnings.warn(
-                f"prefetch_to_host: the source returned no item for {CLOSE_TIMEOUT:g} s; its thread was abandoned.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return
+        thread.shutdown(cancel_futures=True)
+        getattr(source, "close", lambda: None)()
