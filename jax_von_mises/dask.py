@@ -1,14 +1,11 @@
-"""Draw angles as lazy Dask arrays, and evaluate functions of Dask arrays.
+"""Draw angles as lazy Dask arrays.
 
 The module needs the extra ``dask``.
 """
 
-from jax_von_mises.streams.dask import cdf as cdf
-from jax_von_mises.streams.dask import icdf as icdf
-from jax_von_mises.streams.dask import log_prob as log_prob
 from jax_von_mises.streams.dask import sample as sample
 
-__all__ = ["cdf", "icdf", "log_prob", "sample"]
+__all__ = ["sample"]
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
 from jax_von_mises.engine.request import Request, draw
-from jax_von_mises.von_mises import functions as von_mises
 from jax_von_mises.von_mises import sampler
 
 try:
@@ -34,7 +32,7 @@ except ModuleNotFoundError as error:
         'jax_von_mises.dask needs Dask, which is not installed: pip install "jax_von_mises[dask]".'
     ) from error
 
-__all__ = ["cdf", "icdf", "log_prob", "sample"]
+__all__ = ["sample"]
 
 
 def sample(
@@ -121,19 +119,14 @@ def _as_array(caller: str, name: str, value: Any) -> Any:
     """Return a parameter as a NumPy array; return a Dask array unchanged."""
     if isinstance(value, da.Array):
         arguments.parameter(caller, name, np.zeros((), value.dtype))
-        _must_have_sizes(caller, name, value)
+        if any(map(math.isnan, value.shape)):  # as after indexing with a boolean array
+            raise ValueError(
+                f"{caller}: {name} has chunks of unknown size (its shape is {value.shape}). "
+                f"Call {name}.compute_chunk_sizes() first."
+            )
         return value
     checked = arguments.parameter(caller, name, value)
     return np.asarray(checked)
-
-
-def _must_have_sizes(caller: str, name: str, value: Any) -> None:
-    """Refuse a Dask array whose chunks have unknown sizes, as after indexing with a boolean array."""
-    if isinstance(value, da.Array) and any(map(math.isnan, value.shape)):
-        raise ValueError(
-            f"{caller}: {name} has chunks of unknown size (its shape is {value.shape}). "
-            f"Call {name}.compute_chunk_sizes() first."
-        )
 
 
 def _chunked(value: Any, compute: np.dtype, shape: tuple[int, ...], chunks: tuple[tuple[int, ...], ...]) -> Any:
@@ -203,61 +196,3 @@ def _runs(
         loc, concentration = (x[0] if x.ndim else x for x in (loc, concentration))
         return run(loc, concentration, high[0], low[0])
     return jax.vmap(run, (*along, 0, 0))(loc, concentration, high, low)
-
-
-def log_prob(
-    x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array"
-) -> "da.Array":
-    """Return the log-density at Dask arrays of angles, as `jax_von_mises.log_prob` does, chunk by chunk."""
-    return _elementwise(von_mises.log_prob, x=x, loc=loc, concentration=concentration)
-
-
-def cdf(x: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
-    """Return the distribution function at Dask arrays of angles, as `jax_von_mises.cdf` does, chunk by chunk."""
-    return _elementwise(von_mises.cdf, x=x, loc=loc, concentration=concentration)
-
-
-def icdf(p: "ArrayLike | da.Array", loc: "ArrayLike | da.Array", concentration: "ArrayLike | da.Array") -> "da.Array":
-    """Return the quantile function at Dask arrays of probabilities, as `jax_von_mises.icdf` does, chunk by chunk."""
-    return _elementwise(von_mises.icdf, p=p, loc=loc, concentration=concentration)
-
-
-def _elementwise(function: Callable[..., jax.Array], **values: Any) -> "da.Array":
-    """Apply a function of the package to Dask arrays, arrays and numbers, in 64 bits if an array is float64.
-
-    Numbers take the dtype of the arrays, as in the function itself. A NumPy float64 scalar counts as a number.
-    """
-    caller = f"jax_von_mises.dask.{function.__name__}"
-    given: dict[str, Any] = {}
-    for name, value in values.items():
-        array = value if isinstance(value, da.Array) else _as_array(caller, name, value)
-        given[name] = value if isinstance(value, int | float) else da.asarray(array) if array.ndim else array
-    lazy = [value for value in given.values() if isinstance(value, da.Array)]
-    with jax.enable_x64(True) if any(value.dtype == np.float64 for value in lazy) else contextlib.nullcontext():
-        like = [jax.ShapeDtypeStruct((), v.dtype) if isinstance(v, da.Array) else v for v in given.values()]
-        dtype = jax.eval_shape(function, *like).dtype
-    pairs = []
-    for value in given.values():
-        pairs += [value, range(value.ndim)[::-1] if isinstance(value, da.Array) else None]
-    axes = max((value.ndim for value in lazy), default=0)
-    try:
-        # As `map_blocks` does, but after unifying the chunks.
-        return da.blockwise(Elementwise(function.__name__, dtype == np.float64), range(axes)[::-1], *pairs, dtype=dtype)
-    except ValueError:
-        for name, value in given.items():
-            _must_have_sizes(caller, name, value)  # the usual reason
-        arguments.broadcast_shapes(caller, {name: np.shape(value) for name, value in given.items()})
-        raise
-
-
-@dataclasses.dataclass(frozen=True)
-class Elementwise:
-    """Apply a function of the package, given by its name, to chunks."""
-
-    name: str
-    wide: bool
-
-    def __call__(self, *values: Any) -> np.ndarray:
-        """Return the function values as a NumPy array."""
-        with jax.enable_x64(self.wide):
-            return np.asarray(getattr(von_mises, self.name)(*values))
