@@ -175,10 +175,10 @@ def with_parameters_of(distribution: Any, of: type[base.Parametric]) -> Any:
 
 
 def space_of(of: type[base.Parametric]) -> Space:
-    """Return where draws lie: distributions of vectors have a vector among their parameters."""
+    """Return where draws lie."""
     if issubclass(of, base.OfAngles):
         return ANGLE
-    return VECTOR if any(parameter.event_rank for parameter in of.PARAMETERS) else ANGLES
+    return VECTOR if base.of_vectors(of) else ANGLES
 
 
 def counterpart_of(of: type[base.Parametric]) -> Any:

@@ -45,7 +45,7 @@ def distribution_of(options: argparse.Namespace) -> Parametric:
         raise BadArgument(f"--distribution {options.distribution}: choose one of {known}")
     kind, compute = kinds[options.distribution], np.float64 if options.dtype == "float64" else np.float32
     angles = {parameter.name for parameter in kind.PARAMETERS if parameter.values == "angle"}
-    if options.degrees and summary.of_vectors(kind):
+    if options.degrees and base.of_vectors(kind):
         raise BadArgument(f"--degrees: {options.distribution} has no angles; leave it out")
     locations = [parameter.name for parameter in kind.PARAMETERS if parameter.name.endswith("loc")]
     values = dict.fromkeys(locations, np.float64(0)) | options.parameters
@@ -168,7 +168,7 @@ def run_sample(options: argparse.Namespace) -> int:
         runtime.initialize_compilation_cache(options.cache or None)
     began = time.monotonic()
     numbers = options.size * math.prod(distribution.batch_shape + distribution.event_shape)
-    size = disk.readable(numbers * (8 if options.dtype == "float64" else 4))
+    size = disk.readable(numbers * {"float64": 8, "float16": 2}.get(options.dtype, 4))
     progress = Progress(options.quiet, f"{options.out} will have {size}" if numbers >= LARGE else "")
     with open_executor(options) as executor, jax.enable_x64(options.dtype == "float64"):
         try:
@@ -278,7 +278,7 @@ def report(
         lines[0] = part + lines[0]
     if not written.finished:
         return [*lines, f"{written.out}: not complete yet; the last part to finish completes it"]
-    sample = first_rows(written)
+    sample = rows_to_compare(written)
     if len(sample) < written.shape[0]:
         lines.append(f"the first {len(sample):,} rows:")
     return [*lines, *summary.compare(distribution, sample, options.degrees), described(written.out, written)]
@@ -300,11 +300,12 @@ def described(out: str, array: Any) -> str:
     return f"{out}: {size}, shape {array.shape}, {array.dtype}"
 
 
-def first_rows(written: writer.Written) -> np.ndarray:
-    """Return so many rows of a file or store that comparing them takes less time than drawing them."""
+def rows_to_compare(written: writer.Written) -> np.ndarray:
+    """Return the rows of the first blocks of a file or store, of a large block only the first ones."""
     parts, count = [np.empty((0, *written.shape[1:]), written.dtype)], 0
+    most = max(SUMMARISED // max(math.prod(written.shape[1:]), 1), 1)
     for rows in writer.read_blocks(written.out):
-        parts.append(rows)
+        parts.append(rows[:most])
         count += rows.size
         if count >= SUMMARISED:
             break

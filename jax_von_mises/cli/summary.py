@@ -6,12 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_von_mises.engine.base import Parametric
-
-
-def of_vectors(kind: type[Parametric]) -> bool:
-    """Return whether the draws of a class are vectors, and not angles."""
-    return any(parameter.event_rank for parameter in kind.PARAMETERS)
+from jax_von_mises.engine.base import of_vectors
 
 
 def compare(distribution: Any, rows: np.ndarray, degrees: bool) -> list[str]:
@@ -40,8 +35,8 @@ def compare(distribution: Any, rows: np.ndarray, degrees: bool) -> list[str]:
     names = [""] if single else ["phi ", "psi "]
     mean, expected = (x.reshape(-1, len(names)) for x in (mean, expected))
     half = (rows.reshape(-1, *mean.shape) - mean) / 2
-    sines = np.mean(2 * np.sin(half) * np.cos(half), (0, 1))
-    versines = np.mean(2 * np.sin(half) ** 2, (0, 1))
+    sine, cosine = np.sin(half), np.cos(half)
+    sines, versines = np.mean(2 * sine * cosine, (0, 1)), np.mean(2 * sine * sine, (0, 1))
     words, scale = ("degrees", math.degrees(1)) if degrees else ("radians", 1.0)
     for j, name in enumerate(names):
         off = math.atan2(sines[j], 1 - versines[j])

@@ -401,14 +401,19 @@ class Parametric(Distribution):
 
 def declared() -> list[type[Parametric]]:
     """Return the classes of the package whose parameters are arrays, by which their draws are described in files."""
-    found, left = [], [Parametric]
-    ours = set(registered().values())
+    found: dict[type[Parametric], None] = {}
+    left, ours = [Parametric], set(registered().values())
     while left:
         kind = left.pop()
         left += kind.__subclasses__()
         if vars(kind).get("FAMILY") in ours and kind.__module__.startswith("jax_von_mises."):
-            found.append(kind)
-    return found
+            found[kind] = None  # a class may be reached from several of its bases
+    return list(found)
+
+
+def of_vectors(kind: type[Parametric]) -> bool:
+    """Return whether the draws of a class are vectors, and not angles: a parameter is then a vector, too."""
+    return any(parameter.event_rank for parameter in kind.PARAMETERS)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 3, 4))
