@@ -12,6 +12,7 @@ import doctest
 import importlib
 import io
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -262,13 +263,19 @@ def reference():
     names = []
     for page, path in PAGES.items():
         if page.startswith("api-"):
-            entries = re.findall(r"(currentmodule|autofunction|autoclass):: ([\w.]+)", path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            entries = re.findall(r"(currentmodule|automodule|autofunction|autoclass):: ([\w.]+)", text)
             for kind, name in entries:
                 if kind == "currentmodule":
                     module = name
                 else:
                     names.append(name if "." in name else f"{module}.{name}")
     return names
+
+
+@pytest.mark.parametrize("name", [name for name in reference() if ".dask" not in name and ".numpyro" not in name])
+def test_the_reference_names_what_exists(name):
+    pkgutil.resolve_name(name)
 
 
 @pytest.mark.parametrize("module", ["__init__.py", "runtime/__init__.py", "dask.py"])
