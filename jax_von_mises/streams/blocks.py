@@ -183,6 +183,14 @@ def prepare(task: Task) -> tuple[Target, Stream]:
     return target, stream
 
 
+def of_another_run(path: str) -> FileNotFoundError:
+    """Return the error of a writer that does not find the plan of its run."""
+    return FileNotFoundError(
+        f"{path}: no longer belongs to this run: it was removed or replaced by another stream, or this process does "
+        "not see it under that name"
+    )
+
+
 def must_draw_the_same(path: str, plan: Plan, found: str) -> None:
     """Raise ValueError unless the checksum of the first rows that were drawn here is that of the plan."""
     if found != plan.about["first_rows"]:

@@ -1,14 +1,15 @@
 """Write a ``.npy`` file block by block.
 
-======================= =========================================== ================================
-file                    during the run                              afterwards
-======================= =========================================== ================================
-the array               ``big.npy.partial``                         ``big.npy``
-its log                 ``big.npy.partial.blocks``                  ``big.npy.blocks``
-======================= =========================================== ================================
+======================= ============================== ==================
+file                    during the run                 afterwards
+======================= ============================== ==================
+the array               ``big.npy.partial``            ``big.npy``
+its log                 ``big.npy.blocks``             ``big.npy.blocks``
+======================= ============================== ==================
 
 The log begins with the plan, and has a line with the number and the CRC-32 of each block. A block is on the disk before
-its line is. Only the caller writes the log; workers write blocks.
+its line is. Only the caller writes the log, which it locks; workers write blocks. A run that replaces another removes
+its array before it changes the log, so a late worker writes to a file without a name, or sees that the plan is another.
 """
 
 import contextlib
@@ -21,11 +22,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from jax_von_mises.streams import disk
-from jax_von_mises.streams.blocks import MARK, Found, Plan
+from jax_von_mises.streams.blocks import MARK, Found, Plan, of_another_run
 
-LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})")
-# Stands in the log of a run that replaces a file.
-REPLACES = b"replaces"
+LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
 # The data start at a page boundary. Workers on several machines must not write to one page.
 PAGE = 4096
 # Bytes that are read at a time.
@@ -36,30 +35,26 @@ class Log(NamedTuple):
     """The content of a log."""
 
     text: str
-    """The plan; empty if its line is incomplete."""
+    """The plan; empty if there is no log, or if its first line is incomplete."""
     blocks: dict[int, str]
     """Finished blocks with their checksums."""
-    replaces: bool
+    end: int
+    """The length in bytes, up to a line that is incomplete since a process or machine stopped."""
 
     @classmethod
-    def read(cls, name: str) -> "Log | None":
-        """Return the content of a log, or None if it does not exist."""
-        content = disk.read(name)
-        if content is None:
-            return None
-        head, end, lines = content.partition(b"\n")
+    def read(cls, name: str) -> "Log":
+        """Return the content of a log."""
+        content = disk.read(name) or b""
+        head, newline, _ = content.partition(b"\n")
         mark = MARK.encode()
-        if not (head.startswith(mark) or (not end and mark.startswith(head))):
+        if not head.startswith(mark) and (newline or not mark.startswith(head)):
             raise FileExistsError(f"{name}: was not written by this package; move it away, or choose another name")
-        # An incomplete line, where a process or machine stopped, does not match.
-        matches = [match for match in map(LINE.fullmatch, lines.split(b"\n")) if match]
-        blocks = {int(match[1]): match[2].decode() for match in matches}
-        return cls(head.decode(errors="replace") if end else "", blocks, REPLACES in lines.split(b"\n", 1)[:1])
-
-
-def names_of(path: str) -> tuple[str, str, str]:
-    """Return the names of the partial file, of the log of the file and of the log of the run."""
-    return f"{path}.partial", f"{path}.blocks", f"{path}.partial.blocks"
+        if not newline:
+            return cls("", {}, 0)
+        known, end = {}, len(head) + 1
+        while match := LINE.match(content, end):
+            known[int(match[1])], end = match[2].decode(), match.end()
+        return cls(head.decode(errors="replace"), known, end)
 
 
 class NpyFile:
@@ -71,34 +66,33 @@ class NpyFile:
 
     def __init__(self, path: str, plan: Plan):
         self.path, self.plan = path, plan
-        self.partial, self.log, self.partial_log = names_of(path)
+        self.partial, self.log = f"{path}.partial", f"{path}.blocks"
         self.lines: BinaryIO | None = None  # the log, open and locked
-        self.held: BinaryIO | None = None  # the log of the file that is replaced, locked
+        self.known: dict[int, str] = {}  # the lines of the log
 
     @classmethod
     def found(cls, path: str) -> Found:
         """Return what stands at `path`."""
-        partial, log, partial_log = names_of(path)
-        for name in (path, partial, log, partial_log):
+        partial, log = f"{path}.partial", f"{path}.blocks"
+        for name in (path, partial, log):
             disk.must_not_be_a_link(name)
             if os.path.lexists(name) and not os.path.isfile(name):
                 raise FileExistsError(f"{name}: is not a file; move it away, or choose another name")
-        exists, of_the_run, of_the_file = os.path.lexists(path), Log.read(partial_log), Log.read(log)
-        if of_the_run and of_the_run.text:
-            itself = cls(path, Plan.read(partial_log, of_the_run.text))
-            return Found(True, of_the_run.text, itself.was_renamed(of_the_run))
-        if of_the_run is None and os.path.lexists(partial):
-            raise FileExistsError(f"{partial}: was not written by this package; move it away, or choose another name")
-        return Found(exists, of_the_file.text or None if exists and of_the_file else None, exists)
-
-    def was_renamed(self, log: Log) -> bool:
-        """Return whether a run was stopped after renaming the file and before removing its log."""
-        complete = len(log.blocks) == self.plan.blocks and not os.path.lexists(self.partial)
-        if not (complete and os.path.lexists(self.path) and self.is_sound()):
-            return False
-        # Without the partial file, the old file of the same shape may still be there.
-        last = self.plan.blocks - 1
-        return last < 0 or not log.replaces or not self._differs(self.path, last, log.blocks[last])
+        text, finished = Log.read(log).text, os.path.lexists(path)
+        if os.path.lexists(partial):
+            if not text:
+                raise FileExistsError(
+                    f"{partial}: was not written by this package; move it away, or choose another name"
+                )
+            if finished:
+                raise FileExistsError(f"{path}: appeared while its angles were drawn; move it away, and resume")
+        elif not finished:
+            return Found(False, None, False)
+        elif text and disk.read(path, PAGE) != cls(path, Plan.read(log, text)).header():
+            raise FileExistsError(
+                f"{path}: is not the file that its .blocks describes; move it away, or choose another name"
+            )
+        return Found(True, text or None, finished)
 
     def header(self) -> bytes:
         """Return the ``.npy`` header, padded to a page."""
@@ -113,168 +107,112 @@ class NpyFile:
         """Return the position of a row in the file, in bytes."""
         return PAGE + row * self.plan.row_bytes
 
-    def is_ours(self) -> bool:
-        """Return whether the finished file has the header that the plan implies."""
-        return disk.read(self.path, PAGE) == self.header()
-
-    @classmethod
-    def must_be_ours(cls, path: str) -> None:
-        """Raise FileExistsError if there is a file at `path` that this package did not write, as its logs show."""
-        if not os.path.lexists(path):
-            return
-        _, *logs = names_of(path)
-        plans = [Plan.read(name, log.text) for name in logs if (log := Log.read(name)) and log.text]
-        if not plans:
-            raise FileExistsError(f"{path}: was not written by this package; move it away, or choose another name")
-        if not any(cls(path, plan).is_ours() for plan in plans):
-            raise FileExistsError(
-                f"{path}: is not the file that its .blocks describes; move it away, or choose another name"
-            )
-
-    def is_sound(self) -> bool:
-        """Return whether the finished file has the header and the size that the plan implies."""
-        return self.is_ours() and os.path.getsize(self.path) == self.offset(self.plan.shape[0])
-
-    def place(self) -> tuple[str, str]:
-        """Return the names of the array and of its log; raise OSError if there is no log of this plan."""
-        head = f"{self.plan.text}\n".encode()
-        if disk.read(self.partial_log, len(head)) == head:
-            log = Log.read(self.partial_log) if not os.path.lexists(self.partial) else None
-            return self.path if log and self.was_renamed(log) else self.partial, self.partial_log
-        if disk.read(self.log, len(head)) == head:
-            return self.path, self.log
-        raise FileNotFoundError(
-            f"{self.path}: no longer belongs to this run, since it was removed or replaced by another stream"
-        )
+    @property
+    def array(self) -> str:
+        """The name that the array has now."""
+        return self.partial if os.path.lexists(self.partial) else self.path
 
     def done(self) -> dict[int, str]:
         """Return the finished blocks with their checksums."""
-        try:
-            data, name = self.place()
-        except FileNotFoundError:
+        log = Log.read(self.log)
+        if log.text != self.plan.text or not os.path.lexists(self.array):
             return {}
-        log = Log.read(name)
-        known = log.blocks if log and os.path.lexists(data) else {}
-        return {block: crc for block, crc in known.items() if block < self.plan.blocks}
+        return {block: crc for block, crc in log.blocks.items() if block < self.plan.blocks}
 
     def begin(self, found: Found, replace: bool) -> None:
-        """Lock the log, and create the files that do not exist; continue an earlier run unless `replace` is true."""
-        if found.finished and not replace:
-            self._lock(self.place()[1])
-            return
-        if os.path.lexists(self.log):
-            self._lock(self.log)  # a repair of the finished file
-            self.held, self.lines = self.lines, None
-        log = self._lock(self.partial_log, os.O_CREAT)
-        head, end, _ = log.read().partition(b"\n")
-        if end and not replace and head.decode() != self.plan.text:
-            raise FileExistsError(f"{self.path}: another run was started at the same time; choose another name")
-        fresh = replace or not end or not os.path.lexists(self.partial)
-        if fresh:
-            before = Log.read(self.partial_log)
-            replace = replace or bool(before and before.replaces)
-            os.ftruncate(log.fileno(), 0)
-            self._append(self.plan.text, *[REPLACES.decode()] * (replace and os.path.lexists(self.path)))
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.partial)  # workers of an earlier run may write to it
-        else:
-            self._append("")  # ends an incomplete line
-        descriptor = disk.open_here(self.partial, os.O_RDWR | os.O_CREAT)
-        try:
-            os.ftruncate(descriptor, self.offset(self.plan.shape[0]))
-            disk.write_at(descriptor, 0, self.header())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        disk.sync_directory(os.path.dirname(self.path))
-
-    def _lock(self, name: str, flags: int = 0) -> BinaryIO:
-        descriptor = disk.open_here(name, os.O_RDWR | flags)
+        """Lock the log, and create what does not exist; continue an earlier run unless `replace` is true."""
+        descriptor = disk.open_here(self.log, os.O_RDWR | os.O_CREAT)
         self.lines = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
         disk.lock(descriptor, self.path)
-        # The process that held the lock may have renamed the log between opening and locking.
-        if not os.path.exists(name) or not os.path.samestat(os.fstat(descriptor), os.stat(name)):
-            raise FileExistsError(f"{self.path}: was finished by another process")
-        return self.lines
+        if self.found(self.path) != found:
+            raise FileExistsError(f"{self.path}: another run was started at the same time; repeat this one")
+        if replace or found.text is None:
+            for name in (self.path, self.partial):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+            os.ftruncate(descriptor, 0)
+            self._append(self.plan.text)
+        else:
+            log = Log.read(self.log)
+            self.known = log.blocks
+            os.ftruncate(descriptor, log.end)
+        if replace or not found.finished:
+            array = disk.open_here(self.partial, os.O_RDWR | os.O_CREAT)
+            try:
+                os.ftruncate(array, self.offset(self.plan.shape[0]))
+                disk.write_at(array, 0, self.header())
+                os.fsync(array)
+            finally:
+                os.close(array)
+            disk.sync_directory(os.path.dirname(self.path))
 
-    def _append(self, *lines: str) -> None:
+    def _append(self, line: str) -> None:
         assert self.lines is not None
-        end = os.lseek(self.lines.fileno(), 0, os.SEEK_END)
-        disk.write_at(self.lines.fileno(), end, "".join(f"{line}\n" for line in lines).encode())
+        disk.write_at(self.lines.fileno(), os.lseek(self.lines.fileno(), 0, os.SEEK_END), f"{line}\n".encode())
         os.fsync(self.lines)
+
+    def _must_be_ours(self) -> None:
+        """Raise OSError unless the log holds this plan."""
+        head = f"{self.plan.text}\n".encode()
+        if disk.read(self.log, len(head)) != head:
+            raise of_another_run(self.path)
 
     def put(self, block: int, rows: np.ndarray) -> str:
         """Write a block; it is on the disk when this returns. Return its checksum."""
-        data, _ = self.place()
-        descriptor = disk.open_here(data, os.O_WRONLY)
-        offset = self.offset(self.plan.span(block)[0])
-        stored = self.plan.stored(rows)
+        offset, stored = self.offset(self.plan.span(block)[0]), self.plan.stored(rows)
         try:
-            self.place()  # after opening: a run that replaces this one makes a new file
+            descriptor = disk.open_here(self.array, os.O_WRONLY)
+        except FileNotFoundError:
+            raise of_another_run(self.path) from None
+        try:
+            self._must_be_ours()  # after opening: see the head of this file
             disk.write_at(descriptor, offset, stored)
             os.fsync(descriptor)
             if hasattr(os, "posix_fadvise"):  # leave the system's cache to other programs
                 os.posix_fadvise(descriptor, offset, stored.nbytes, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-        # This process may have been suspended, while the run was replaced by that of another stream.
-        self.place()
         return f"{zlib.crc32(stored):08x}"
 
     def record(self, block: int, crc: str) -> None:
-        """Add a finished block to the log."""
-        self._append(f"{block} {crc}")
+        """Add a finished block to the log, unless it is there."""
+        if self.known.get(block) != crc:
+            self._append(f"{block} {crc}")
 
     def read(self, block: int) -> np.ndarray:
         """Return the rows of a block, or fewer if the file ends there."""
         first, count = self.plan.span(block)
         shape = self.plan.shape[1:]
         found = np.fromfile(
-            self.place()[0], self.plan.dtype.newbyteorder("<"), count * math.prod(shape), offset=self.offset(first)
+            self.array, self.plan.dtype.newbyteorder("<"), count * math.prod(shape), offset=self.offset(first)
         )
         return found[: len(found) // max(math.prod(shape), 1) * math.prod(shape)].reshape(-1, *shape)
 
     def damaged(self, block: int, expected: str) -> bool:
         """Return whether the checksum of a block differs from the `expected` one."""
-        return self._differs(self.place()[0], block, expected)
-
-    def _differs(self, name: str, block: int, expected: str) -> bool:
         first, count = self.plan.span(block)
         crc, left = 0, self.offset(first + count) - self.offset(first)
-        with open(name, "rb", buffering=0) as file:
+        with open(self.array, "rb", buffering=0) as file:
             file.seek(self.offset(first))
             while left and (piece := file.read(min(left, PIECE))):  # it may be cut off
                 crc, left = zlib.crc32(piece, crc), left - len(piece)
         return left > 0 or f"{crc:08x}" != expected
 
     def finish(self) -> bool:
-        """Give the file its name, which takes effect at once, and put its log next to it; return True."""
-        folder = os.path.dirname(self.path)
-        ours = self.place()[1] == self.partial_log
-        if ours and os.path.lexists(self.partial):
-            log = Log.read(self.partial_log)
-            if os.path.lexists(self.path) and not (log and log.replaces):
-                raise FileExistsError(f"{self.path}: appeared while its angles were drawn; move it away, and resume")
-            self.must_be_ours(self.path)  # it may have been replaced since the run began
+        """Give the file its name, which takes effect at once; return True."""
+        self._must_be_ours()
+        if os.path.lexists(self.partial):
+            self.found(self.path)  # raises an error if a file of this name appeared
             os.replace(self.partial, self.path)
-            disk.sync_directory(folder)
-        # Workers finish blocks in any order; the log of the file lists them by number.
-        known = self.done()
-        lines = "".join(f"{block} {crc}\n" for block, crc in sorted(known.items()))
-        if len(known) == self.plan.blocks and disk.read(self.log) != (content := f"{self.plan.text}\n{lines}".encode()):
-            disk.put(self.log, content)
-        if ours:
-            os.unlink(self.partial_log)
-        disk.sync_directory(folder)
+            disk.sync_directory(os.path.dirname(self.path))
         return True
 
     def check(self) -> None:
-        """Raise OSError if the header or the size of the finished file is wrong."""
-        if not self.is_sound():
-            raise OSError(f"{self.path}: does not have the header and the size that its log implies")
+        """Raise OSError if the size of the finished file is wrong."""
+        if os.path.getsize(self.path) != self.offset(self.plan.shape[0]):
+            raise OSError(f"{self.path}: does not have the size that its log implies")
 
     def close(self) -> None:
         """Release the lock."""
-        for log in (self.lines, self.held):
-            if log is not None:
-                log.close()
+        if self.lines is not None:
+            self.lines.close()

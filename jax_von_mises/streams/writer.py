@@ -98,8 +98,8 @@ def write_samples(
         Draw the blocks that an earlier run of the same stream has not written, or all if there was none. Use `repair`
         or `verify_samples` to compare written blocks with their checksums.
     force : bool
-        Replace an existing file or store that this package wrote, as its ``.npy.blocks`` or ``stream.json`` shows. A
-        ``.npy`` file is kept until the new one is finished. A store is removed first, so stop its other writers before.
+        Replace an existing file or store that this package wrote, as its ``.npy.blocks`` or ``stream.json`` shows. It
+        is removed before the first new block is written, so stop its other writers before.
     repair : bool
         With `resume`, also draw the blocks that do not match their checksums.
     part, parts : int
@@ -182,8 +182,6 @@ def write_samples(
             f"{out}: already exists, finished or not; choose another name, set `resume` to continue it, or `force` to "
             "replace it"
         )
-    if kind is NpyFile and (force or found.finished):
-        NpyFile.must_be_ours(out)
     old = None if force or found.text is None else Plan.read(out, found.text)
     plan = Plan.of(stream, total, rows_in_block(stream, total, block_rows, old), old.about["first_rows"] if old else "")
     if old:
@@ -300,7 +298,7 @@ class WriteRun:
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"{self.out}: there is no directory {folder}; create it first")
         need, free = self.plan.rows(missing) * self.plan.row_bytes, shutil.disk_usage(folder).free
-        if need > free and not (force and self.kind is ZarrStore):  # the old store is removed first
+        if need > free and not force:  # the old file or store is removed first
             raise OSError(
                 f"{self.out}: needs {disk.readable(need)}, but the disk has {disk.readable(free)} free. Free some "
                 "space, or choose another disk"

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jax_von_mises.streams import disk
-from jax_von_mises.streams.blocks import MARK, Found, Plan
+from jax_von_mises.streams.blocks import MARK, Found, Plan, of_another_run
 
 METADATA, IDENTITY = "zarr.json", "stream.json"
 # Stands at the end of the plan of a store that is being removed.
@@ -230,10 +230,7 @@ class ZarrStore:
     def _must_be_ours(self) -> None:
         """Raise OSError if the store holds another plan."""
         if self.keys.get(IDENTITY) != self.plan.text.encode():
-            raise FileNotFoundError(
-                f"{self.path}: no longer belongs to this run: it was removed or replaced by another stream, or this "
-                "process does not see it under that name"
-            )
+            raise of_another_run(self.path)
 
     def put(self, block: int, rows: np.ndarray) -> str:
         """Write a block; it is in the store when this returns."""
