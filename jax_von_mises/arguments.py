@@ -461,6 +461,14 @@ def finite_number(caller: str, name: str, value: Any, above: float = -math.inf) 
     return number
 
 
+def fraction(caller: str, name: str, value: Any) -> float:
+    """Return a number above 0 and at most 1 as a float."""
+    number = finite_number(caller, name, value, above=0)
+    if number > 1:
+        raise ValueError(f"{caller}: {name}={safe_repr(value)} must be above 0 and at most 1.")
+    return number
+
+
 def seconds(caller: str, name: str, value: Any, *, above: float = -math.inf) -> float:
     """Return a number of seconds as a float; it must be at least 0, above `above` and below `LARGEST_TIME`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

@@ -342,11 +342,9 @@ FUNCTIONS = {
             runtime.configure,
             {},
             {
-                **dict.fromkeys(("platform", "allocator"), "choice"),
-                **dict.fromkeys(("x64", "preallocate", "latency_hiding", "profile_guided", "cuda_kernels"), "flag"),
-                **dict.fromkeys(
-                    ("threads", "vector_width", "cpu_devices", "compile_threads", "profiled_runs"), "count"
-                ),
+                **dict.fromkeys(("x64", "preallocate", "cuda_kernels"), "flag"),
+                "platform": "choice",
+                "threads": "count",
                 "memory_fraction": "share",
                 "xla_flags": "flags",
             },

@@ -1,6 +1,6 @@
 """Diagnose drivers, packages and devices: gather facts, draw on every device in a child process, and apply rules.
 
-Each rule is a small function that takes the `Facts` and returns a `Finding` or None. `RULES` lists them.
+`findings_of` applies all rules to the `Facts`.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,9 @@ CROWDED = 0.25
 PLUGIN = re.compile(r"jax-((cuda|rocm)\d+)-plugin$")
 # Options of JAX that would change, stop or slow the child's draws, or make JAX read their programs from a cache.
 SPOILING = ("RANDOM_SEED_OFFSET", "DEBUG_NANS", "DEBUG_INFS", "DISABLE_JIT", "TRANSFER_GUARD", "COMPILATION_CACHE_DIR")
+NO_ANSWER = "no answer"
+# What XLA prints if it ends a program because of a flag.
+FATAL_FLAG = re.compile(r"(?:Unknown flag|Couldn't interpret value|Illegal value for) .*")
 REINSTALL = "run ./install_gpu.sh to install JAX for this machine's GPU"
 
 
@@ -78,6 +81,8 @@ class Facts(NamedTuple):
     """What the child reported; see `probe`."""
     ended: str | None
     """Why the child did not finish; None if it did."""
+    flag: str | None
+    """Why XLA ends programs because of a flag in ``XLA_FLAGS``."""
     said: str
     """What the child printed to stderr."""
     cache: compilation_cache.CacheInfo
@@ -192,10 +197,9 @@ def diagnose(*, expect: str | None = None, timeout: float = 180.0) -> Diagnosis:
     config: Any = jax.config
     expect = expect or (config.jax_platforms or "").split(",")[0] or None
     trouble, cache = trouble or amd_trouble, compilation_cache.cache_info()
-    facts = Facts(packages(), driver, cards, amd, trouble, expect, steps, ended, said, cache)
-    found = [finding for rule in RULES for finding in (rule(facts),) if finding is not None]
-    found.sort(key=lambda finding: (PROBLEM, WARNING, NOTE).index(finding.level))
-    return Diagnosis(facts, system(), tuple(found))
+    flag = fatal_flag(said) if ended and not ended.startswith(NO_ANSWER) and len(steps) < 2 else None
+    facts = Facts(packages(), driver, cards, amd, trouble, expect, steps, ended, flag, said, cache)
+    return Diagnosis(facts, system(), findings_of(facts))
 
 
 # ------------------------------------------------------------------------------------------------------- facts
@@ -297,7 +301,7 @@ def probe(timeout: float) -> tuple[tuple[dict[str, Any], ...], str | None, str]:
     environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
     # -P keeps the working directory off the module path, so that the child imports the same modules as this process.
     code, out, err = run([sys.executable, "-P", "-m", "jax_von_mises.runtime.probe"], timeout, environ)
-    why: str | None = f"no answer within {timeout:g} s"
+    why: str | None = f"{NO_ANSWER} within {timeout:g} s"
     if code is not None:
         why = reason(err) or f"exit code {code}" if code else None
     steps = []
@@ -315,159 +319,122 @@ def reason(err: str) -> str:
     return (fatal or errors or lines or [""])[-1][:300]
 
 
+def fatal_flag(said: str) -> str | None:
+    """Return why XLA ends programs because of a flag, given what the child printed before JAX started."""
+    found = FATAL_FLAG.search(said)
+    if found is None and os.environ.get("XLA_FLAGS"):
+        # Another fault may have stopped JAX before it read the flags, and the CPU reads the same ones.
+        on_cpu = os.environ | {"JAX_PLATFORMS": "cpu"}
+        found = FATAL_FLAG.search(run([sys.executable, "-c", "import jax; jax.devices()"], TOOL_TIMEOUT, on_cpu)[2])
+    return found[0][:200] if found else None
+
+
 # ------------------------------------------------------------------------------------------------------- rules
 
 
-def no_plugin(facts: Facts) -> Finding | None:
-    """There is a GPU, but JAX has no plugin for it."""
-    level = PROBLEM if facts.wants_gpu else NOTE
-    if (facts.cards or facts.driver) and not facts.has_plugin("cuda"):
-        fits = _fitting(facts.driver)
+def of_packages(facts: Facts) -> Iterator[Finding]:
+    """Yield what the drivers and the installed packages show, whether JAX starts or not."""
+    level, driver = PROBLEM if facts.wants_gpu else NOTE, facts.driver
+    fits = _fitting(driver)
+    if (facts.cards or driver) and not facts.has_plugin("cuda"):
+        what = "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU"
         do = f'run ./install_gpu.sh, or pip install -e ".[cuda{fits}]", in the clone' if fits else "update the driver"
-        return Finding(level, "there is an NVIDIA GPU, but JAX has no CUDA plugin and therefore runs on the CPU", do)
-    if facts.amd and not facts.has_plugin("rocm"):
-        do = 'run ./install_gpu.sh, or pip install -e ".[rocm]", in the clone'
-        return Finding(level, "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU", do)
-    return None
-
-
-def old_driver(facts: Facts) -> Finding | None:
-    """The driver is too old for JAX's CUDA wheels."""
+        yield Finding(level, what, do)
+    elif facts.amd and not facts.has_plugin("rocm"):
+        what = "there is an AMD GPU, but JAX has no ROCm plugin and therefore runs on the CPU"
+        yield Finding(level, what, 'run ./install_gpu.sh, or pip install -e ".[rocm]", in the clone')
     for release, need in DRIVERS.items():
-        if facts.driver and f"cuda{release}" in facts.plugins and _major(facts.driver) < need:
-            do, fits = f"update the driver to {need} or newer", _fitting(facts.driver)
-            if fits:
-                do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}"
-            return Finding(PROBLEM, f"driver {facts.driver} is too old for JAX's CUDA {release} wheels", do)
-    return None
-
-
-def no_driver(facts: Facts) -> Finding | None:
-    """JAX has a CUDA plugin, but there is no driver, or it does not answer."""
+        if driver and f"cuda{release}" in facts.plugins and _major(driver) < need:
+            do = f"update the driver to {need} or newer"
+            do += f", or install the wheels for CUDA {fits}: ./install_gpu.sh --cuda{fits}" if fits else ""
+            yield Finding(PROBLEM, f"driver {driver} is too old for JAX's CUDA {release} wheels", do)
     if facts.trouble:
         do = "repair or reinstall the driver; after an update of the kernel or the driver, a reboot may be enough"
-        works = facts.platform in ("cuda", "rocm")
-        return Finding(WARNING if works else PROBLEM if facts.wants_gpu else NOTE, facts.trouble, do)
-    if facts.driver is None and facts.platform != "cuda" and facts.has_plugin("cuda"):
+        yield Finding(WARNING if facts.platform in ("cuda", "rocm") else level, facts.trouble, do)
+    elif driver is None and facts.platform != "cuda" and facts.has_plugin("cuda"):
         do = "install the driver; a container must be started with access to the GPUs (docker run --gpus all)"
-        return Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
-    return None
-
-
-def foreign_plugin(facts: Facts) -> Finding | None:
-    """JAX has two plugins, or one for another release."""
+        yield Finding(WARNING, "JAX has a CUDA plugin, but no NVIDIA driver was found", do)
     names, core = list(facts.plugins), facts.packages.get("jaxlib", "")
     if len(names) > 1:
         do = f"run pip uninstall jax-{names[0]}-plugin jax-{names[0]}-pjrt, or uninstall those of the other"
-        return Finding(PROBLEM, f"JAX has plugins for {' and '.join(names)}, but can use only one", do)
+        yield Finding(PROBLEM, f"JAX has plugins for {' and '.join(names)}, but can use only one", do)
     for name, version in facts.plugins.items():
-        if version.split(".")[:3] != core.split(".")[:3]:
+        if len(names) == 1 and version.split(".")[:3] != core.split(".")[:3]:
             do = f'run pip install --upgrade "jax[{name}]=={facts.packages.get("jax", core)}"'
             do = do if name.startswith("cuda") else REINSTALL
-            return Finding(PROBLEM, f"jax-{name}-plugin {version} does not match jaxlib {core}", do)
-    return None
+            yield Finding(PROBLEM, f"jax-{name}-plugin {version} does not match jaxlib {core}", do)
 
 
-def fatal_flags(facts: Facts) -> Finding | None:
-    """XLA ended the child because of a flag in ``XLA_FLAGS``."""
-    bad = r"((?:Unknown flag|Couldn't interpret value|Illegal value for) .*)"
-    if facts.ended is not None and (found := re.search(bad, facts.said)):
+def of_start(facts: Facts) -> Iterator[Finding]:
+    """Yield why JAX does not start, or runs on another platform than it should."""
+    if facts.flag:
         do = "correct XLA_FLAGS, or remove this flag from it; flags differ between releases"
-        return Finding(PROBLEM, f"XLA ends every program that uses JAX: {found[1][:200]}", do)
-    return None
-
-
-def did_not_draw(facts: Facts) -> Finding | None:
-    """The child did not finish for another reason."""
-    if facts.ended is None or fatal_flags(facts):
-        return None
-    last = facts.steps[-1] if facts.steps else {"step": "import"}
-    doing = {
-        "import": "JAX cannot be imported",
-        "start": "JAX does not start",
-        "draw": f"drawing on {last.get('device')} failed",
-    }.get(last["step"], "drawing failed")
-    do = f"set JAX_PLATFORMS=cpu to run on the CPU, or {REINSTALL}"
-    if "RESOURCE_EXHAUSTED" in facts.ended:
-        do = "find with nvidia-smi which process uses the memory of the GPU"
-    elif facts.ended.startswith("no answer"):
-        do = "look with nvidia-smi for a process that uses the GPU or a driver that hangs, or give a longer timeout"
-    return Finding(PROBLEM, f"{doing}: {facts.ended}", do)
-
-
-def not_used(facts: Facts) -> Finding | None:
-    """JAX has a plugin for the GPU, but runs on the CPU."""
+        yield Finding(PROBLEM, f"XLA ends every program that uses JAX: {facts.flag}", do)
+    if facts.ended is not None and not FATAL_FLAG.search(facts.ended):
+        last = facts.steps[-1] if facts.steps else {"step": "import"}
+        doing = {
+            "import": "JAX cannot be imported",
+            "start": "JAX does not start",
+            "draw": f"drawing on {last.get('device')} failed",
+        }.get(last["step"], "drawing failed")
+        do = f"set JAX_PLATFORMS=cpu to run on the CPU, or {REINSTALL}"
+        if "RESOURCE_EXHAUSTED" in facts.ended:
+            do = "find with nvidia-smi which process uses the memory of the GPU"
+        elif facts.ended.startswith(NO_ANSWER):
+            do = "look with nvidia-smi for a process that uses the GPU or a driver that hangs, or give a longer timeout"
+        yield Finding(PROBLEM, f"{doing}: {facts.ended}", do)
     there = facts.cards or facts.driver or facts.amd
-    if not (facts.wants_gpu and there and facts.plugins and facts.platform == "cpu"):
-        return None
-    lines = [line.strip() for line in facts.said.splitlines() if re.search(r"error|fail|unable", line, re.I)]
-    why = f": {lines[-1][:300]}" if lines else ""
-    do = "see the other findings, then 'When the GPU is not used' on the page Install of the documentation"
-    if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        do = f"CUDA_VISIBLE_DEVICES={hidden} may hide it; {do}"
-    names = ", ".join(facts.plugins)
-    return Finding(PROBLEM, f"JAX's plugin for {names} is installed, but JAX runs on the CPU{why}", do)
-
-
-def other_platform(facts: Facts) -> Finding | None:
-    """JAX runs on another platform than expected."""
+    if facts.wants_gpu and there and facts.plugins and facts.platform == "cpu":
+        lines = [line.strip() for line in facts.said.splitlines() if re.search(r"error|fail|unable", line, re.I)]
+        why = f": {lines[-1][:300]}" if lines else ""
+        do = "see the other findings, then 'When the GPU is not used' on the page Install of the documentation"
+        if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            do = f"CUDA_VISIBLE_DEVICES={hidden} may hide it; {do}"
+        names = ", ".join(facts.plugins)
+        yield Finding(PROBLEM, f"JAX's plugin for {names} is installed, but JAX runs on the CPU{why}", do)
     accepted = ("cuda", "rocm") if facts.expect == "gpu" else (facts.expect,)
-    if facts.expect is None or facts.platform in (None, *accepted):
-        return None
-    do = "see the other findings; JAX_PLATFORMS selects one of the installed platforms"
-    return Finding(PROBLEM, f"JAX runs on {facts.platform}, not on {facts.expect}", do)
+    if facts.expect is not None and facts.platform not in (None, *accepted):
+        do = "see the other findings; JAX_PLATFORMS selects one of the installed platforms"
+        yield Finding(PROBLEM, f"JAX runs on {facts.platform}, not on {facts.expect}", do)
 
 
-def wrong_draws(facts: Facts) -> Finding | None:
-    """A device draws other words or angles than it should."""
+def of_draws(facts: Facts) -> Iterator[Finding]:
+    """Yield which devices draw other words or angles than they should."""
     for device in facts.devices:
         name, do = device["device"], "remove flags from XLA_FLAGS; if that does not help, do not use this device"
         if not device["words_agree"]:
-            return Finding(PROBLEM, f"{name} generates random words that differ from the CPU's", do)
-        if not device["agrees"]:
+            yield Finding(PROBLEM, f"{name} generates random words that differ from the CPU's", do)
+        elif not device["agrees"]:
             far = "NaN" if device["apart"] is None else f"up to {device['apart']:.1e} radians off"
-            return Finding(PROBLEM, f"{name} draws different angles: {far}", do)
-        if device["broken"]:
+            yield Finding(PROBLEM, f"{name} draws different angles: {far}", do)
+        elif device["broken"]:
             do = "remove fast-math flags from XLA_FLAGS"
-            return Finding(PROBLEM, f"{name} fails the check that {device['broken'][0]}", do)
-    return None
-
-
-def unused_kernels(facts: Facts) -> Finding | None:
-    """The CUDA kernels are turned on, but are not used."""
-    for device in facts.devices:
+            yield Finding(PROBLEM, f"{name} fails the check that {device['broken'][0]}", do)
         if device["kernels"]:
             what = f"this package's CUDA kernels are turned on, but not used: {device['kernels']}"
-            return Finding(NOTE, what, f"no action is needed, since XLA draws; or unset {environment.CUDA_KERNELS}")
-    return None
+            yield Finding(NOTE, what, f"no action is needed, since XLA draws; or unset {environment.CUDA_KERNELS}")
 
 
-def little_memory(facts: Facts) -> Finding | None:
-    """Another process uses most of a GPU's memory."""
+def of_surroundings(facts: Facts) -> Iterator[Finding]:
+    """Yield who else uses the memory of the GPUs or the compilation cache."""
     for number, card in enumerate(facts.cards):
         if card.free is not None and card.total is not None and card.free < CROWDED * card.total:
             do = "find with nvidia-smi which process uses the rest; another JAX process takes three quarters when it "
             do += "starts, unless it has XLA_PYTHON_CLIENT_PREALLOCATE=false"
-            return Finding(WARNING, f"GPU {number} ({card.name}){_memory(card.free, card.total)}", do)
-    return None
-
-
-def cache_of_others(facts: Facts) -> Finding | None:
-    """Other users can write to the compilation cache, or there is none."""
+            yield Finding(WARNING, f"GPU {number} ({card.name}){_memory(card.free, card.total)}", do)
     path = facts.cache.path
     if path is None:
         do = "call runtime.initialize_compilation_cache()"
-        return Finding(NOTE, "there is no compilation cache: every process compiles again", do)
-    if "://" not in path and (why := compilation_cache.open_to_others(path)):
+        yield Finding(NOTE, "there is no compilation cache: every process compiles again", do)
+    elif "://" not in path and (why := compilation_cache.open_to_others(path)):
         do = "restrict the directory (chmod 700), or use another one"
-        return Finding(WARNING, f"the compilation cache {path} holds executable code, and {why}", do)
-    return None
+        yield Finding(WARNING, f"the compilation cache {path} holds executable code, and {why}", do)
 
 
-RULES: tuple[Callable[[Facts], Finding | None], ...] = (
-    *(no_plugin, old_driver, no_driver, foreign_plugin, fatal_flags, did_not_draw, not_used, other_platform),
-    *(wrong_draws, unused_kernels, little_memory, cache_of_others),
-)
+def findings_of(facts: Facts) -> tuple[Finding, ...]:
+    """Return all findings, problems first."""
+    found = [finding for rules in (of_packages, of_start, of_draws, of_surroundings) for finding in rules(facts)]
+    return tuple(sorted(found, key=lambda finding: (PROBLEM, WARNING, NOTE).index(finding.level)))
 
 
 def _major(driver: str) -> int:

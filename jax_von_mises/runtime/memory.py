@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jax_von_mises import arguments
@@ -106,7 +105,7 @@ def suggest_batch_size(
     caller = "suggest_batch_size"
     sizes = arguments.whole_sizes(caller, "shape", shape)
     in_flight = arguments.whole_number(caller, "in_flight", in_flight, 1)
-    share = checked_share(caller, "share", share)
+    share = arguments.fraction(caller, "share", share)
     config: Any = jax.config
     if device is None:
         device = config.jax_default_device or jax.local_devices()[0]
@@ -152,15 +151,6 @@ def suggest_batch_size(
             )
         rows = max(1, min(rows - 1, rows * budget // used))
     return rows
-
-
-def checked_share(caller: str, name: str, value: Any) -> float:
-    """Check that `value`, a fraction of the memory, is above 0 and at most 1, and return it as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{caller}: {name}={arguments.safe_repr(value)} must be a number.")
-    if not 0 < value <= 1:
-        raise ValueError(f"{caller}: {name}={arguments.safe_repr(value)} must be above 0 and at most 1.")
-    return float(value)
 
 
 def _rounded(rows: int) -> int:

@@ -35,20 +35,16 @@ WELL = doctor.Facts(
     expect=None,
     steps=STEPS,
     ended=None,
+    flag=None,
     said="",
     cache=compilation_cache.cache_info()._replace(path="gs://bucket/cache"),
 )
 ON_CPU = (STEPS[0], STEPS[1] | {"platform": "cpu", "version": "cpu"}, DEVICE | {"device": "cpu:0"}, STEPS[3])
 
 
-def findings(facts):
-    """Return the findings of all rules."""
-    return [finding for rule in doctor.RULES for finding in (rule(facts),) if finding is not None]
-
-
 def test_a_machine_in_order():
     """A machine in order has no findings, and its report shows what matters."""
-    assert findings(WELL) == []
+    assert doctor.findings_of(WELL) == ()
     text = str(doctor.Diagnosis(WELL, "Linux", ()))
     for words in ("jax-cuda13-plugin 0.11.2", "NVIDIA 580.65.06", "H100, 79 of 80 GiB free", "runs on cuda"):
         assert words in text
@@ -66,7 +62,7 @@ def test_the_guide_shows_the_lines_of_a_report():
     assert shown.endswith(f"\n\n{report.splitlines()[-1]}\n")
 
 
-FATAL = "F1126 00:20:20 13070 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=true"
+FLAG = "Unknown flag in XLA_FLAGS: --xla_x=true"
 UNINSTALLED = {name: version for name, version in PACKAGES.items() if "cuda" not in name}
 
 
@@ -98,7 +94,7 @@ BROKEN = [
         dict(packages=PACKAGES | {"jax-cuda13-plugin": "0.10.2"}),
         *("problem", "0.10.2 does not match jaxlib 0.11.2", 'pip install --upgrade "jax[cuda13]==0.11.2"'),
     ),
-    (dict(steps=STEPS[:1], ended="exit code -6", said=FATAL), "problem", "--xla_x=true", "XLA_FLAGS"),
+    (dict(steps=STEPS[:1], ended=FLAG, flag=FLAG), "problem", "--xla_x=true", "XLA_FLAGS"),
     (dict(steps=(), ended="ImportError: x"), "problem", "cannot be imported: ImportError: x", "JAX_PLATFORMS=cpu"),
     (dict(steps=STEPS[:1], ended="no answer within 9 s"), "problem", "does not start: no answer", "hangs"),
     (
@@ -123,7 +119,7 @@ BROKEN = [
 def test_what_is_broken():
     """Each rule finds the one thing that is broken, and says what to do."""
     for changes, level, what, do in BROKEN:
-        (finding,) = findings(WELL._replace(**changes))
+        (finding,) = doctor.findings_of(WELL._replace(**changes))
         assert finding.level == level, changes
         assert what in finding.what
         assert do in finding.do
@@ -132,11 +128,11 @@ def test_what_is_broken():
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")
 def test_a_cache_of_others(tmp_path):
     tmp_path.chmod(0o777)
-    (finding,) = findings(WELL._replace(cache=WELL.cache._replace(path=str(tmp_path))))
+    (finding,) = doctor.findings_of(WELL._replace(cache=WELL.cache._replace(path=str(tmp_path))))
     assert finding.level == "warning"
     assert "holds executable code" in finding.what
     tmp_path.chmod(0o700)
-    assert findings(WELL._replace(cache=WELL.cache._replace(path=str(tmp_path)))) == []
+    assert doctor.findings_of(WELL._replace(cache=WELL.cache._replace(path=str(tmp_path)))) == ()
 
 
 @pytest.fixture
@@ -230,6 +226,15 @@ def test_programs_that_fail(monkeypatch, tmp_path, variable, value, words):
     found = runtime.diagnose(expect="cpu")
     assert not found.ok
     assert words in str(found)
+
+
+def test_a_flag_is_found_behind_another_fault(monkeypatch):
+    fault = "RuntimeError: Unable to initialize backend 'cuda'"
+    monkeypatch.setattr(doctor, "probe", lambda timeout: (STEPS[:1], fault, fault))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
+    found = str(runtime.diagnose())
+    assert f"problem: JAX does not start: {fault}\n" in found
+    assert "problem: XLA ends every program that uses JAX: Unknown flag in XLA_FLAGS: --xla_no_such_flag=1\n" in found
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX processes")
