@@ -181,7 +181,7 @@ def main(arguments=None):
     parser.add_argument("--out", type=pathlib.Path, help="CSV file for the results")
     parser.add_argument("--minutes", type=float, default=3, help="limit for each fault: CPU time; elapsed: twice that")
     parser.add_argument("--tests", help="files, folders or names of tests, instead of those of each area")
-    parser.add_argument("--marker", help="expression for pytest's -m, instead of the one in setup.cfg")
+    parser.add_argument("--marker", help="expression for pytest's -m, instead of the one in pyproject.toml")
     parser.add_argument("--cache", type=pathlib.Path, help="pytest's folder to use (default: a copy of .pytest_cache)")
     parser.add_argument("--list", action="store_true", help="only print the places")
     given = parser.parse_args(arguments)
