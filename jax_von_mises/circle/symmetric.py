@@ -1,8 +1,7 @@
 """Define `WrappedCauchy`, `Cardioid` and `WrappedNormal`, distributions of an angle that are symmetric about `loc`."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,10 @@ from jax_von_mises import arguments
 from jax_von_mises.any_density.distribution import OfDensity
 from jax_von_mises.circle import named
 from jax_von_mises.circle import symmetric_draw as families
-from jax_von_mises.engine.base import Parameter, Parametric, computed
+from jax_von_mises.engine.base import Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.numerics import symmetric
 from jax_von_mises.numerics.circle import deviation
-from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.von_mises import functions as von_mises
 
 
@@ -25,6 +23,7 @@ class Symmetric(Parametric, OfDensity):
     """Base class of distributions with two parameters, the mean direction `loc` and another one."""
 
     LAW: ClassVar[symmetric.Law]
+    TAILS: ClassVar[symmetric.Tails]
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -62,12 +61,6 @@ class Symmetric(Parametric, OfDensity):
         angle = order * self.mean().astype(compute)
         return lax.complex(length * jnp.cos(angle), length * jnp.sin(angle))
 
-
-class ClosedForm(Symmetric):
-    """Base class of those whose distribution function has a closed form."""
-
-    TAILS: ClassVar[symmetric.Tails]
-
     def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
         """Return the probability from loc - pi, or from `start`, to `value`; every full turn adds 1.
 
@@ -91,6 +84,13 @@ class ClosedForm(Symmetric):
         """Return the angle with probability `q` above it, the inverse of `sf`, as `icdf` does."""
         return self._counted("isf", symmetric.isf(self.TAILS), start, q=q)
 
+    def interval(self, mass: ArrayLike) -> tuple[jax.Array, jax.Array]:
+        """Return both ends of the shortest arc with the probability `mass` in [0, 1], ``loc`` minus and plus a width.
+
+        The ends are not reduced to one turn, so that the second is never below the first.
+        """
+        return von_mises.about_mean(self.mean(), self._evaluate("interval", symmetric.width(self.TAILS), mass=mass))
+
     def _counted(
         self, method: str, function: von_mises.Function, start: ArrayLike | None, **value: ArrayLike
     ) -> jax.Array:
@@ -100,7 +100,7 @@ class ClosedForm(Symmetric):
 
 @pytree("loc", "rho")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class WrappedCauchy(ClosedForm):
+class WrappedCauchy(Symmetric):
     r"""The wrapped Cauchy distribution, with density :math:`(1-\rho^2) / (2\pi(1+\rho^2-2\rho\cos(x-\mu)))`.
 
     A frozen pytree, like `VonMises`. It has heavier tails than a `VonMises`, so that outliers move a fit less.
@@ -148,7 +148,7 @@ class WrappedCauchy(ClosedForm):
 
 @pytree("loc", "rho")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
-class Cardioid(ClosedForm):
+class Cardioid(Symmetric):
     r"""The cardioid distribution, with density :math:`(1+2\rho\cos(x-\mu)) / (2\pi)`.
 
     A frozen pytree, like `VonMises`, for angles that are nearly uniform.
@@ -180,6 +180,10 @@ class Cardioid(ClosedForm):
     def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"loc": loc, "rho": rho}, validate_args)
 
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats."""
+        return self._evaluate("entropy", named.cardioid_entropy)
+
 
 @pytree("loc", "scale")
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -202,17 +206,15 @@ class WrappedNormal(Symmetric):
     The error of `log_prob` is at most 2e-6 (float32) or 1e-13 (float64) times max(1, abs(log_prob)). Draws have exact
     derivatives with respect to both parameters; with a `scale` above 10 they are uniform to rounding, and do not depend
     on it. At a `scale` of 0, `log_prob` is inf at `loc` and -inf elsewhere, and its derivatives, which have no limit,
-    are 0. Probabilities and quantiles come from the table of a `CircularDistribution`, and below a `scale` of 0.01 from
-    the normal distribution, with a relative error of at most 2e-5 (1e-12) in a tail above 1e-30. The entropy and
-    `interval` come from the table alone; they are accurate for a `scale` of 3e-4 or more, and NaN near 0. The source is
-    section 3.5.7 of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
+    are 0. Probabilities and quantiles have a relative error of at most 2e-5 (1e-12) in a tail above 1e-30. The source
+    is section 3.5.7 of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
     """
 
     loc: ArrayLike
     scale: ArrayLike
 
     LAW = symmetric.Law(named.normal_log_density, named.normal_length)
-    NARROW = symmetric.Tails(named.narrow_normal_lower_tail, named.narrow_normal_quantile, point=0.0)
+    TAILS = symmetric.Tails(named.wrapped_normal_lower_tail, named.distance_of_normal, point=0.0)
     FAMILY = families.WRAPPED_NORMAL
     PARAMETERS = (Parameter("loc", "angle"), Parameter("scale", "nonnegative"))
 
@@ -228,66 +230,13 @@ class WrappedNormal(Symmetric):
         """
         return self._evaluate("score", score_about, value=value)
 
-    def cdf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
-        """Return the probability from loc - pi, or from `start`, to `value`; every full turn adds 1."""
-        return self._counted("cdf", OfDensity.cdf, 1, start, value=value)
-
-    def sf(self, value: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
-        """Return 1 - `cdf`, as accurate in the other tail; every full turn subtracts 1."""
-        return self._counted("sf", OfDensity.sf, -1, start, value=value)
-
-    def icdf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
-        """Return the angle in [loc - pi, loc + pi], or [start, start + 2 pi], with probability `q` below it.
-
-        The result is NaN for `q` outside [0, 1].
-        """
-        return self._inverse("icdf", OfDensity.icdf, q, start)
-
-    def isf(self, q: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
-        """Return the angle with probability `q` above it, the inverse of `sf`, as `icdf` does."""
-        return self._inverse("isf", OfDensity.isf, q, start)
-
-    def _counted(
-        self, method: str, function: Callable[..., jax.Array], sign: int, start: ArrayLike | None, value: ArrayLike
-    ) -> jax.Array:
-        centred, dtype, (away, turns), *others = self._about_loc(method, start, value=value)
-        start_away, start_turns = others[0] if others else (None, 0)
-        found = function(centred, away, start=start_away)
-        turns, start_turns = (jnp.broadcast_to(x, found.shape) for x in (turns, start_turns))
-        found = found + sign * (turns - start_turns)
-        return self._or_narrow(method, found.astype(dtype), start, value=value)
-
-    def _inverse(
-        self, method: str, function: Callable[..., jax.Array], q: ArrayLike, start: ArrayLike | None
-    ) -> jax.Array:
-        centred, dtype, _, *others = self._about_loc(method, start, q=q)
-        loc = arguments.as_jax(self._parameters()["loc"], centred.dtype)
-        away = others[0][0] if others else None
-        x = function(centred, q, start=away)
-        moved = loc if away is None else arguments.as_jax(start, centred.dtype) - away
-        x = x + jnp.broadcast_to(nan_unless(moved, jnp.isfinite(moved)), x.shape)
-        return self._or_narrow(method, x.astype(dtype), start, q=q)
-
-    def _or_narrow(self, method: str, wide: jax.Array, start: ArrayLike | None, **value: ArrayLike) -> jax.Array:
-        """Return `wide`, or what the normal distribution gives where the scale is small."""
-        function = getattr(symmetric, method)(self.NARROW)
-        narrow = von_mises.counted(f"WrappedNormal.{method}", function, start, **value, **self._parameters())
-        scale = jnp.broadcast_to(arguments.as_jax(self._parameters()["scale"], narrow.dtype), narrow.shape)
-        return jnp.where(scale < named.NARROW_TAILS, narrow, wide)
-
-    def _about_loc(self, method: str, start: ArrayLike | None, **value: ArrayLike) -> Any:
-        """Return the distribution about 0, the dtype of results, and the deviations of angles, with their turns."""
-        caller = f"WrappedNormal.{method}"
-        given = value | ({} if start is None else {"start": start})
-        arrays, dtype = arguments.parameters(caller, None, **given, **self._parameters())
-        compute = arguments.compute_dtype(dtype)
-        loc, scale = (jnp.asarray(arrays.pop(name), compute) for name in ("loc", "scale"))
-        away = (computed(deviation, (), (x, loc), (0, 0), compute) for x in arrays.values())
-        return WrappedNormal(jnp.zeros_like(loc), jnp.maximum(scale, named.NARROW_TAILS)), dtype, *away
-
     def variance(self) -> jax.Array:
         """Return the circular variance 1 - exp(-scale^2 / 2), without cancellation."""
         return self._evaluate("variance", named.normal_variance)
+
+    def entropy(self) -> jax.Array:
+        """Return the differential entropy in nats; the error is a few ulp of the larger of 1 and the result."""
+        return self._evaluate("entropy", named.normal_entropy)
 
     def stddev(self) -> jax.Array:
         """Return the circular standard deviation in radians, which is `scale`."""

@@ -161,6 +161,18 @@ def isf(tails: Tails) -> Function:
     return compute
 
 
+@functools.cache
+def width(tails: Tails) -> Function:
+    """Return a function of (mass, loc, shape): half the length of the arc about `loc` with a probability."""
+
+    def compute(mass: jax.Array, loc: jax.Array, shape: jax.Array) -> jax.Array:
+        distance = tails.quantile(0.5 - 0.5 * clip(mass, 0, 1), 0.5 * clip(mass, 0, 1), shape)
+        distance = with_derivative_of(distance, jnp.where((mass == 1) & ~jnp.isnan(distance), np.pi, distance))
+        return nan_unless(distance, (mass >= 0) & (mass <= 1) & jnp.isfinite(loc))
+
+    return compute
+
+
 def about(loc: jax.Array, q: jax.Array, x: jax.Array) -> jax.Array:
     """Return the quantile `x` of the centred law, moved to a finite `loc`, with both ends at half a turn from it."""
     ends = jnp.where(jnp.isnan(x), x, jnp.where(q == 0, -np.pi, jnp.where(q == 1, np.pi, x)))

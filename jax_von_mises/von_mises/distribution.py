@@ -14,6 +14,7 @@ from jax_von_mises.any_density.distribution import OfDensity
 from jax_von_mises.engine import em
 from jax_von_mises.engine.base import OfAngles, Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
+from jax_von_mises.numerics import symmetric
 from jax_von_mises.numerics.circle import at_exact
 from jax_von_mises.numerics.elementary import valid
 from jax_von_mises.von_mises import bessel, fitting, sampler
@@ -209,11 +210,9 @@ class VonMises(Parametric, OfDensity):
 
         The ends are not reduced to one turn, so that the second is never below the first.
         """
-        mass = arguments.as_jax(arguments.parameter("VonMises.interval", "mass", mass), self.dtype)
-        half = von_mises.isf(0.5 - 0.5 * mass, 0.0, self.concentration)
-        shape = jnp.broadcast_shapes(half.shape, self.batch_shape)
-        mean, half = (jnp.broadcast_to(x, shape) for x in (self.mean(), half))
-        return mean - half, mean + half
+        given = {"mass": mass, "loc": self.loc, "concentration": self.concentration}
+        width = von_mises.check_and_compute("VonMises.interval", symmetric.width(von_mises.TAILS), **given)
+        return von_mises.about_mean(self.mean(), width)
 
     def entropy(self) -> jax.Array:
         """Return the differential entropy in nats."""

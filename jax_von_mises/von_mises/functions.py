@@ -177,6 +177,12 @@ def counted(caller: str, function: Function, start: ArrayLike | None, **values: 
     return check_and_compute(caller, function, **values, **({} if start is None else {"start": start}))
 
 
+def about_mean(mean: jax.Array, width: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the ends of an arc, a width below and above a mean direction."""
+    mean = jnp.broadcast_to(mean, width.shape).astype(width.dtype)
+    return mean - width, mean + width
+
+
 def cdf(x: ArrayLike, loc: ArrayLike, concentration: ArrayLike, *, start: ArrayLike | None = None) -> jax.Array:
     """Return the cumulative probability from loc - pi, or from `start`, to `x`.
 

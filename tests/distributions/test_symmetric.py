@@ -64,6 +64,7 @@ def test_densities(log_density, reference, shape, dtype):
     [
         (named.cauchy_quantile, named.cauchy_lower_tail, RHO),
         (named.cardioid_quantile, named.cardioid_lower_tail, HALF_RHO),
+        (named.distance_of_normal, named.wrapped_normal_lower_tail, [1e-20, *SCALES[:3], 1.4999, 1.5, *SCALES[3:]]),
     ],
 )
 def test_tails(quantile, lower_tail, shape, dtype):
@@ -76,9 +77,19 @@ def test_tails(quantile, lower_tail, shape, dtype):
     def closed(x, s):
         if quantile is named.cauchy_quantile:
             return mpmath.atan2((1 - s) * mpmath.cos(x / 2), (1 + s) * mpmath.sin(x / 2)) / mpmath.pi
+        if quantile is named.distance_of_normal:
+            ends = ((x + 2 * mpmath.pi * j, 2 * mpmath.pi * (j + 1) - x) for j in range(60))
+            return (
+                sum(
+                    mpmath.erfc(low / s / mpmath.sqrt(2)) - mpmath.erfc(high / s / mpmath.sqrt(2)) for low, high in ends
+                )
+                / 2
+            )
         return ((mpmath.pi - x) - 2 * s * mpmath.sin(mpmath.pi - x)) / (2 * mpmath.pi)
 
     limit = 3e-6 if dtype == np.float32 else 1e-14
+    if quantile is named.distance_of_normal:
+        limit = 2e-5 if dtype == np.float32 else 1e-12
     with mpmath.workdps(40):
         for row in zip(t, shape, distance, tail, strict=True):
             ulp = 4 * float(np.spacing(row[2]))
@@ -247,6 +258,28 @@ def test_quantiles_at_the_ends(dtype):
                         np.testing.assert_allclose(sign * (x[[0, -1]] - loc), [-np.pi, np.pi], rtol=1e-6)
                         alone = [getattr(one, name)(each) for each in q]
                         np.testing.assert_allclose(x, alone, atol=1e-3 if dtype == "float32" else 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=slow)])
+def test_entropies(dtype):
+    """They are sums over a fine grid of angles, on both sides of the change of formula."""
+    x = np.linspace(-np.pi, np.pi, 2**16, endpoint=False)
+
+    def of_cardioid(rho):
+        return (1 + 2 * rho * np.cos(x)) / (2 * np.pi)
+
+    def of_normal(scale):
+        return sum(stats.norm.pdf(x + 2 * np.pi * k, scale=scale) for k in range(-6, 7))
+
+    for make, density, shape in (
+        (Cardioid, of_cardioid, HALF_RHO[1:]),
+        (WrappedNormal, of_normal, [1e-3, 0.1, 0.349, 0.351, 1.0, 4.0]),
+    ):
+        with jax.enable_x64(dtype == np.float64):
+            shape = np.asarray(shape, dtype)
+            found = np.asarray(make(np.zeros((), dtype), shape).entropy(), float)
+        exact = [2 * np.pi * special.entr(density(s)).mean() for s in shape.astype(float)]
+        np.testing.assert_allclose(found, exact, rtol=4e-7 if dtype == np.float32 else 1e-14)
 
 
 @pytest.mark.slow
