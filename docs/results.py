@@ -17,8 +17,8 @@ from benchmarks.peers import (
     TFP,
     TORCH,
 )
-from benchmarks.results import OURS, markdown, marked, ratio_text, table, value_text
-from benchmarks.text import time_text
+from benchmarks.results import FEWER, MISSING, OURS, power, table, value_text
+from benchmarks.text import number, time_text
 
 __all__ = ["RESULTS", "load", "part", "programs"]
 
@@ -50,7 +50,7 @@ PEERS = {
 }
 
 
-# The table of the GPU guide.
+# The table of the results on a GPU.
 ON_GPU = {
     ("circle", "κ = 5"): "draws, one κ",
     ("arrays", "κ from 0.01 to 10,000"): "draws, a κ each",
@@ -84,6 +84,21 @@ def machine_text(head):
     return f"*{card}{head['processor']}; {head['versions']}; package tree {head['tree'][:12]}; {head['date']}.*"
 
 
+def ratio(row):
+    """Return the ratio of a row as Markdown, with its interval on a second line; in bold if the peer is faster."""
+    if row is None or row.ratio is None:
+        return MISSING
+    if row.ratio_low <= 1 <= row.ratio_high:
+        return "about<br>the same"
+    middle, low, high = (
+        number(value, 2) for value in (row.ratio, row.ratio_low, row.ratio_high)
+    )
+    shown = f"**{middle}**" if row.ahead else middle
+    return shown + (
+        "" if low == middle == high else f"<br><small>{low} to {high}</small>"
+    )
+
+
 def chosen(found, cases, peers):
     """Return a table with a line for each of some cases, and in each column the first found of some peers."""
     rows = {(row.group, row.case, row.peer): row for row in found.rows}
@@ -93,7 +108,7 @@ def chosen(found, cases, peers):
             next((rows[*case, name] for name in names if (*case, name) in rows), None)
             for names in peers.values()
         )
-        lines.append([heading, value_text(rows[*case, OURS]), *map(marked, others)])
+        lines.append([heading, value_text(rows[*case, OURS]), *map(ratio, others)])
     return table(["", "ours", *(f"/ {name}" for name in peers)], lines)
 
 
@@ -103,7 +118,7 @@ def headline(found):
 
 
 def gpu(found):
-    """Return the table of the GPU guide."""
+    """Return the table of the results on a GPU."""
     return chosen(found, ON_GPU, GPU_PEERS)
 
 
@@ -159,8 +174,90 @@ def slower(found):
             ours = value_text(rows[group, worst.case, OURS])
             case = f"{TITLES.get(group, group)}: {worst.case}"
             name = SHORT.get(worst.peer, worst.peer)
-            lines.append([case, ours, name, ratio_text(worst)])
+            lines.append([case, ours, name, ratio(worst)])
     return table(["", "ours", "faster", "ratio"], lines)
+
+
+def compared(rows):
+    """Return rows as a table of our value and of our ratio to each peer.
+
+    A peer that measured fewer than half of the cases that have any peer has no column. Its ratios, with its name, are
+    in the last column.
+    """
+    cases = dict.fromkeys(row.case for row in rows)
+    found = {
+        (row.case, row.peer): row
+        for row in rows
+        if row.ratio is not None or row.peer == OURS
+    }
+    peers = dict.fromkeys(peer for _, peer in found if peer != OURS)
+    some = sum(any((case, peer) in found for peer in peers) for case in cases)
+    wide = [
+        peer
+        for peer in peers
+        if 2 * sum((case, peer) in found for case in cases) >= some
+    ]
+    rest = [peer for peer in peers if peer not in wide]
+    counted = any(found[case, OURS].count != 1 for case in cases)
+
+    def cell(case, peer):
+        row = found.get((case, peer))
+        fewer = (
+            FEWER if row is not None and row.count != found[case, OURS].count else ""
+        )
+        head, *interval = ratio(row).split("<br>", 1)
+        return "<br>".join([head + fewer, *interval])
+
+    def line(case, peer):
+        return f"{SHORT.get(peer, peer)} {cell(case, peer).replace('<br>', ' ')}"
+
+    lines = []
+    for case in cases:
+        ours = found[case, OURS]
+        others = (line(case, peer) for peer in rest if (case, peer) in found)
+        lines.append(
+            [
+                case,
+                *[power(ours.count)] * counted,
+                value_text(ours),
+                *(cell(case, peer) for peer in wide),
+            ]
+            + ["<br>".join(others) or MISSING] * bool(rest)
+        )
+    head = [
+        "",
+        *["per call"] * counted,
+        "ours",
+        *(f"/ {SHORT.get(peer, peer)}" for peer in wide),
+    ]
+    shown = table(head + ["/ others"] * bool(rest), lines)
+    if rest:  # text, which may wrap
+        shown = shown.replace("---:|\n", "---|\n", 1)
+    return shown + (f"\n\n{FEWER} fewer elements per call." if FEWER in shown else "")
+
+
+def errors(rows):
+    """Return rows as a table for each quantity, with a line for each concentration and the value of each library."""
+    quantities = {}
+    for row in rows:
+        quantities.setdefault(row.case.rsplit(", κ = ", 1)[0], []).append(row)
+    tables = []
+    for quantity, its in quantities.items():
+        found = {(row.case, row.peer): row for row in its if row.value is not None}
+        peers = dict.fromkeys(peer for _, peer in found)
+        lines = [
+            [
+                f"κ = {case.rsplit(' = ', 1)[1]}",
+                *(value_text(found.get((case, peer))) for peer in peers),
+            ]
+            for case in dict.fromkeys(row.case for row in its)
+        ]
+        head = [
+            "",
+            *("ours" if peer == OURS else SHORT.get(peer, peer) for peer in peers),
+        ]
+        tables.append(f"{quantity[0].upper()}{quantity[1:]}:\n\n{table(head, lines)}")
+    return "\n\n".join(tables)
 
 
 TITLES = {
@@ -199,4 +296,5 @@ def part(name, machine=MACHINE):
     made = {"headline": headline, "slower": slower, "expected": expected, "gpu": gpu}
     if name in made:
         return made[name](found)
-    return markdown([row for row in found.rows if row.group == name], SHORT)
+    rows = [row for row in found.rows if row.group == name]
+    return (errors if name == "accuracy" else compared)(rows)
