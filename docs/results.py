@@ -94,22 +94,51 @@ def ratio(row):
         number(value, 2) for value in (row.ratio, row.ratio_low, row.ratio_high)
     )
     shown = f"**{middle}**" if row.ahead else middle
-    return shown + (
-        "" if low == middle == high else f"<br><small>{low} to {high}</small>"
+    return shown + ("" if low == middle == high else f"<br><small>{low}–{high}</small>")
+
+
+def folded(head, lines):
+    """Return a table with a column for each peer that has a value in at least half of the lines that have any.
+
+    `lines` are pairs of the first cells of a line, under `head`, and the values of its peers. The values of the other
+    peers are in the last column, with their names.
+    """
+    some = sum(bool(values) for _, values in lines)
+    peers = dict.fromkeys(peer for _, values in lines for peer in values)
+    wide = [
+        peer for peer in peers if 2 * sum(peer in values for _, values in lines) >= some
+    ]
+    rest = [peer for peer in peers if peer not in wide]
+    rows = []
+    for first, values in lines:
+        others = (
+            f"{peer} {values[peer].replace('<br>', ' ')}"
+            for peer in rest
+            if peer in values
+        )
+        last = ["<br>".join(others) or MISSING] * bool(rest)
+        rows.append([*first, *(values.get(peer, MISSING) for peer in wide), *last])
+    shown = table(
+        [*head, *(f"/ {peer}" for peer in wide), *["/ others"] * bool(rest)], rows
     )
+    return shown.replace("---:|\n", "---|\n", 1) if rest else shown  # text may wrap
 
 
 def chosen(found, cases, peers):
-    """Return a table with a line for each of some cases, and in each column the first found of some peers."""
+    """Return a table with a line for each of some cases, and the ratio to the first found of the peers of each name."""
     rows = {(row.group, row.case, row.peer): row for row in found.rows}
     lines = []
     for case, heading in cases.items():
-        others = (
-            next((rows[*case, name] for name in names if (*case, name) in rows), None)
-            for names in peers.values()
-        )
-        lines.append([heading, value_text(rows[*case, OURS]), *map(ratio, others)])
-    return table(["", "ours", *(f"/ {name}" for name in peers)], lines)
+        values = {
+            name: ratio(
+                next(rows[*case, peer] for peer in names if (*case, peer) in rows)
+            )
+            for name, names in peers.items()
+            if any((*case, peer) in rows for peer in names)
+        }
+        values = {name: values[name] for name in values if values[name] != MISSING}
+        lines.append(([heading, value_text(rows[*case, OURS])], values))
+    return folded(["", "ours"], lines)
 
 
 def headline(found):
@@ -179,60 +208,27 @@ def slower(found):
 
 
 def compared(rows):
-    """Return rows as a table of our value and of our ratio to each peer.
-
-    A peer that measured fewer than half of the cases that have any peer has no column. Its ratios, with its name, are
-    in the last column.
-    """
+    """Return rows as a table of our value and of our ratio to each peer."""
     cases = dict.fromkeys(row.case for row in rows)
-    found = {
-        (row.case, row.peer): row
-        for row in rows
-        if row.ratio is not None or row.peer == OURS
-    }
-    peers = dict.fromkeys(peer for _, peer in found if peer != OURS)
-    some = sum(any((case, peer) in found for peer in peers) for case in cases)
-    wide = [
-        peer
-        for peer in peers
-        if 2 * sum((case, peer) in found for case in cases) >= some
-    ]
-    rest = [peer for peer in peers if peer not in wide]
-    counted = any(found[case, OURS].count != 1 for case in cases)
-
-    def cell(case, peer):
-        row = found.get((case, peer))
-        fewer = (
-            FEWER if row is not None and row.count != found[case, OURS].count else ""
-        )
-        head, *interval = ratio(row).split("<br>", 1)
-        return "<br>".join([head + fewer, *interval])
-
-    def line(case, peer):
-        return f"{SHORT.get(peer, peer)} {cell(case, peer).replace('<br>', ' ')}"
-
+    ours = {row.case: row for row in rows if row.peer == OURS}
+    counted = any(row.count != 1 for row in ours.values())
     lines = []
     for case in cases:
-        ours = found[case, OURS]
-        others = (line(case, peer) for peer in rest if (case, peer) in found)
+        values = {}
+        for row in rows:
+            if row.case == case and row.peer != OURS and row.ratio is not None:
+                fewer = FEWER if row.count != ours[case].count else ""
+                middle, *interval = ratio(row).split("<br>", 1)
+                values[SHORT.get(row.peer, row.peer)] = "<br>".join(
+                    [middle + fewer, *interval]
+                )
         lines.append(
-            [
-                case,
-                *[power(ours.count)] * counted,
-                value_text(ours),
-                *(cell(case, peer) for peer in wide),
-            ]
-            + ["<br>".join(others) or MISSING] * bool(rest)
+            (
+                [case, *[power(ours[case].count)] * counted, value_text(ours[case])],
+                values,
+            )
         )
-    head = [
-        "",
-        *["per call"] * counted,
-        "ours",
-        *(f"/ {SHORT.get(peer, peer)}" for peer in wide),
-    ]
-    shown = table(head + ["/ others"] * bool(rest), lines)
-    if rest:  # text, which may wrap
-        shown = shown.replace("---:|\n", "---|\n", 1)
+    shown = folded(["", *["per call"] * counted, "ours"], lines)
     return shown + (f"\n\n{FEWER} fewer elements per call." if FEWER in shown else "")
 
 
