@@ -109,5 +109,5 @@ def page(done, missing, machine, seconds):
     listed = [f"<li>{escape(finding)}</li>" for finding in findings]
     parts += ["<h2>Findings</h2>", *(["<ul>", *listed, "</ul>"] if listed else [paragraph("None.")])]
     parts += [shown for shown, _ in done.values()]
-    parts.append(paragraph("Made by python -m benchmarks.profile_gpu; docs/benchmarks.md explains how to read it."))
+    parts.append(paragraph("Made by python -m benchmarks.profile_gpu; docs/profiling.md explains how to read it."))
     return HEAD + "\n".join([*parts, "</body>", "</html>", ""])
