@@ -88,7 +88,7 @@ def ratio(row):
     """Return the ratio of a row as Markdown, with its interval on a second line; in bold if the peer is faster."""
     if row is None or row.ratio is None:
         return MISSING
-    if row.ratio_low <= 1 <= row.ratio_high:
+    if not row.clear:
         return "about<br>the same"
     middle, low, high = (
         number(value, 2) for value in (row.ratio, row.ratio_low, row.ratio_high)
