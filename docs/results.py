@@ -218,10 +218,13 @@ def compared(rows):
         for row in rows:
             if row.case == case and row.peer != OURS and row.ratio is not None:
                 fewer = FEWER if row.count != ours[case].count else ""
-                middle, *interval = ratio(row).split("<br>", 1)
-                values[SHORT.get(row.peer, row.peer)] = "<br>".join(
-                    [middle + fewer, *interval]
+                start, _, end = ratio(row).partition("<br>")
+                text = (
+                    f"{start}{fewer}<br>{end}"
+                    if row.clear
+                    else f"{start}<br>{end}{fewer}"
                 )
+                values[SHORT.get(row.peer, row.peer)] = text.removesuffix("<br>")
         lines.append(
             (
                 [case, *[power(ours[case].count)] * counted, value_text(ours[case])],
