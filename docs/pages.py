@@ -104,27 +104,32 @@ def classes():
 
 
 def methods():
-    """Return the table of the distributions' public methods and properties: a row for each name."""
-    named, found = classes(), {}
-    for cls in named.values():
-        for name in dir(cls):
+    """Return the table of the distributions' public methods and properties: a row for those of the same classes."""
+    named, having = classes(), {}
+    for name, cls in named.items():
+        for method in dir(cls):
             if (
-                name[0] != "_"
-                and name not in cls.__dataclass_fields__
-                and not name.isupper()
+                method[0] != "_"
+                and method not in cls.__dataclass_fields__
+                and not method.isupper()
             ):
-                found.setdefault(name, []).append(cls)
-    rows = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    lines = [
-        "| | " + " | ".join(f"`{name}`" for name in named) + " |",
-        "|---" + "|:---:" * len(named) + "|",
-    ]
-    lines += [
-        f"| `{name}` | "
-        + " | ".join("✓" * (cls in having) for cls in named.values())
-        + " |"
-        for name, having in rows
-    ]
+                having.setdefault(method, []).append(name)
+    rows = {}
+    for method in sorted(having):
+        rows.setdefault(tuple(having[method]), []).append(method)
+
+    def listed(names):
+        return ", ".join(f"`{name}`" for name in names)
+
+    def whose(names):
+        others = [name for name in named if name not in names]
+        if len(others) > len(named) / 3:
+            return listed(names)
+        return "all" + (f" but {listed(others)}" if others else "")
+
+    lines = ["| methods and properties | of |", "|---|---|"]
+    for names, found in sorted(rows.items(), key=lambda row: (-len(row[0]), row)):
+        lines.append(f"| {listed(found)} | {whose(names)} |")
     return "\n".join(lines)
 
 

@@ -17,8 +17,8 @@ from benchmarks.peers import (
     TFP,
     TORCH,
 )
-from benchmarks.results import OURS, markdown, marked, ratio_text, table, value_text
-from benchmarks.text import time_text
+from benchmarks.results import FEWER, MISSING, OURS, power, table, value_text
+from benchmarks.text import number, time_text
 
 __all__ = ["RESULTS", "load", "part", "programs"]
 
@@ -50,7 +50,7 @@ PEERS = {
 }
 
 
-# The table of the GPU guide.
+# The table of the results on a GPU.
 ON_GPU = {
     ("circle", "κ = 5"): "draws, one κ",
     ("arrays", "κ from 0.01 to 10,000"): "draws, a κ each",
@@ -84,17 +84,61 @@ def machine_text(head):
     return f"*{card}{head['processor']}; {head['versions']}; package tree {head['tree'][:12]}; {head['date']}.*"
 
 
+def ratio(row):
+    """Return the ratio of a row as Markdown, with its interval on a second line; in bold if the peer is faster."""
+    if row is None or row.ratio is None:
+        return MISSING
+    if not row.clear:
+        return "about<br>the same"
+    middle, low, high = (
+        number(value, 2) for value in (row.ratio, row.ratio_low, row.ratio_high)
+    )
+    shown = f"**{middle}**" if row.ahead else middle
+    return shown + ("" if low == middle == high else f"<br><small>{low}–{high}</small>")
+
+
+def folded(head, lines):
+    """Return a table with a column for each peer that has a value in at least half of the lines that have any.
+
+    `lines` are pairs of the first cells of a line, under `head`, and the values of its peers. The values of the other
+    peers are in the last column, with their names.
+    """
+    some = sum(bool(values) for _, values in lines)
+    peers = dict.fromkeys(peer for _, values in lines for peer in values)
+    wide = [
+        peer for peer in peers if 2 * sum(peer in values for _, values in lines) >= some
+    ]
+    rest = [peer for peer in peers if peer not in wide]
+    rows = []
+    for first, values in lines:
+        others = (
+            f"{peer} {values[peer].replace('<br>', ' ')}"
+            for peer in rest
+            if peer in values
+        )
+        last = ["<br>".join(others) or MISSING] * bool(rest)
+        rows.append([*first, *(values.get(peer, MISSING) for peer in wide), *last])
+    shown = table(
+        [*head, *(f"/ {peer}" for peer in wide), *["/ others"] * bool(rest)], rows
+    )
+    return shown.replace("---:|\n", "---|\n", 1) if rest else shown  # text may wrap
+
+
 def chosen(found, cases, peers):
-    """Return a table with a line for each of some cases, and in each column the first found of some peers."""
+    """Return a table with a line for each of some cases, and the ratio to the first found of the peers of each name."""
     rows = {(row.group, row.case, row.peer): row for row in found.rows}
     lines = []
     for case, heading in cases.items():
-        others = (
-            next((rows[*case, name] for name in names if (*case, name) in rows), None)
-            for names in peers.values()
-        )
-        lines.append([heading, value_text(rows[*case, OURS]), *map(marked, others)])
-    return table(["", "ours", *(f"/ {name}" for name in peers)], lines)
+        values = {
+            name: ratio(
+                next(rows[*case, peer] for peer in names if (*case, peer) in rows)
+            )
+            for name, names in peers.items()
+            if any((*case, peer) in rows for peer in names)
+        }
+        values = {name: values[name] for name in values if values[name] != MISSING}
+        lines.append(([heading, value_text(rows[*case, OURS])], values))
+    return folded(["", "ours"], lines)
 
 
 def headline(found):
@@ -103,7 +147,7 @@ def headline(found):
 
 
 def gpu(found):
-    """Return the table of the GPU guide."""
+    """Return the table of the results on a GPU."""
     return chosen(found, ON_GPU, GPU_PEERS)
 
 
@@ -159,8 +203,60 @@ def slower(found):
             ours = value_text(rows[group, worst.case, OURS])
             case = f"{TITLES.get(group, group)}: {worst.case}"
             name = SHORT.get(worst.peer, worst.peer)
-            lines.append([case, ours, name, ratio_text(worst)])
+            lines.append([case, ours, name, ratio(worst)])
     return table(["", "ours", "faster", "ratio"], lines)
+
+
+def compared(rows):
+    """Return rows as a table of our value and of our ratio to each peer."""
+    cases = dict.fromkeys(row.case for row in rows)
+    ours = {row.case: row for row in rows if row.peer == OURS}
+    counted = any(row.count != 1 for row in ours.values())
+    lines = []
+    for case in cases:
+        values = {}
+        for row in rows:
+            if row.case == case and row.peer != OURS and row.ratio is not None:
+                fewer = FEWER if row.count != ours[case].count else ""
+                start, _, end = ratio(row).partition("<br>")
+                text = (
+                    f"{start}{fewer}<br>{end}"
+                    if row.clear
+                    else f"{start}<br>{end}{fewer}"
+                )
+                values[SHORT.get(row.peer, row.peer)] = text.removesuffix("<br>")
+        lines.append(
+            (
+                [case, *[power(ours[case].count)] * counted, value_text(ours[case])],
+                values,
+            )
+        )
+    shown = folded(["", *["per call"] * counted, "ours"], lines)
+    return shown + (f"\n\n{FEWER} fewer elements per call." if FEWER in shown else "")
+
+
+def errors(rows):
+    """Return rows as a table for each quantity, with a line for each concentration and the value of each library."""
+    quantities = {}
+    for row in rows:
+        quantities.setdefault(row.case.rsplit(", κ = ", 1)[0], []).append(row)
+    tables = []
+    for quantity, its in quantities.items():
+        found = {(row.case, row.peer): row for row in its if row.value is not None}
+        peers = dict.fromkeys(peer for _, peer in found)
+        lines = [
+            [
+                f"κ = {case.rsplit(' = ', 1)[1]}",
+                *(value_text(found.get((case, peer))) for peer in peers),
+            ]
+            for case in dict.fromkeys(row.case for row in its)
+        ]
+        head = [
+            "",
+            *("ours" if peer == OURS else SHORT.get(peer, peer) for peer in peers),
+        ]
+        tables.append(f"{quantity[0].upper()}{quantity[1:]}:\n\n{table(head, lines)}")
+    return "\n\n".join(tables)
 
 
 TITLES = {
@@ -199,4 +295,5 @@ def part(name, machine=MACHINE):
     made = {"headline": headline, "slower": slower, "expected": expected, "gpu": gpu}
     if name in made:
         return made[name](found)
-    return markdown([row for row in found.rows if row.group == name], SHORT)
+    rows = [row for row in found.rows if row.group == name]
+    return (errors if name == "accuracy" else compared)(rows)

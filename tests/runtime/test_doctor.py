@@ -53,8 +53,8 @@ def test_a_machine_in_order():
 
 
 def test_the_guide_shows_the_lines_of_a_report():
-    """The report in the GPU guide has the lines of a report of this version, in their order."""
-    page = (children.ROOT / "docs" / "gpu.md").read_text("utf-8")
+    """The report in the guide has the lines of a report of this version, in their order."""
+    page = (children.ROOT / "docs" / "runtime.md").read_text("utf-8")
     shown = page.split("```text\nversions")[1].split("```")[0]
     report = str(doctor.Diagnosis(WELL._replace(steps=ON_CPU, driver=None, cards=()), "Linux", ()))
     names = [line.split()[0] for line in report.splitlines() if line and line[0] != " "]
