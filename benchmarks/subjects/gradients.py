@@ -1,11 +1,10 @@
 """Differentiate draws with respect to their concentrations."""
 
 from benchmarks.competitors import of_keys
-from benchmarks.peers import NORMAL, Spread, gradients, values
+from benchmarks.peers import BROAD, NORMAL, Spread, gradients, values
 from benchmarks.results import OURS
 from benchmarks.runner import Case
 from benchmarks.subjects import pairs, sphere
-from benchmarks.subjects.arrays import BROAD
 
 __all__ = ["cases"]
 
