@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from benchmarks import environment
+from benchmarks.measuring import failure
 from benchmarks.profile_gpu import page
-from benchmarks.profile_gpu.measuring import failure, make_plan
-from benchmarks.profile_gpu.sections import SECTIONS
+from benchmarks.profile_gpu.sections import SECTIONS, make_plan
 from benchmarks.text import atomic_file, need, new_file
 
 __all__ = ["main"]
