@@ -19,23 +19,9 @@ from benchmarks.results import OURS
 from benchmarks.timing import Competitor
 
 __all__ = [
-    *(
-        "ALONE",
-        "BROAD",
-        "CUPY",
-        "KERNELS",
-        "MKL",
-        "NARROW",
-        "NORMAL",
-        "NORMAL_ALONE",
-        "NUMPY",
-        "NUMPYRO",
-        "SCIPY",
-        "TFP",
-        "TORCH",
-        "Spread",
-    ),
-    *("angles", "at_most", "functions", "gradients", "numpyro", "samplers", "shape", "tfp", "values"),
+    *("ALONE", "BROAD", "CUPY", "KERNELS", "MKL", "NARROW", "NORMAL", "NORMAL_ALONE", "NUMPY", "NUMPYRO", "SCIPY"),
+    *("TFP", "TORCH", "Spread", "angles", "at_most", "functions", "gradients", "numpyro", "samplers", "shape", "tfp"),
+    "values",
 ]
 
 NORMAL = "jax.random.normal"

@@ -148,14 +148,18 @@ def narrow(row):
 
 
 def shown(rows):
-    """Return the rows of a case as a table."""
-    fields = "line", "value", "count", "ours", "rounds", "note"
-    lines = []
-    for row in rows:
-        line = {"line": row.peer, "note": row.note or None}
-        if row.value is not None:
-            line |= {"value": results.value_text(row), "count": row.count, "rounds": row.rounds}
-            if row.peer != OURS:
-                line["ours"] = (row.ratio, row.ratio_low, row.ratio_high)
-        lines.append(line)
-    return table(cells(lines, fields))
+    """Return the rows of a case as a table, and below it why others are missing."""
+    measured = [row for row in rows if row.value is not None]
+    lines = [
+        {
+            "line": row.peer,
+            "value": results.value_text(row),
+            "count": row.count,
+            "ours": None if row.peer == OURS else (row.ratio, row.ratio_low, row.ratio_high),
+            "rounds": row.rounds,
+            "note": row.note or None,
+        }
+        for row in measured
+    ]
+    found = [table(cells(lines, ("line", "value", "count", "ours", "rounds", "note")))] if lines else []
+    return "\n".join([*found, *(f"  {row.peer}: {row.note}" for row in rows if row.value is None)])

@@ -10,8 +10,13 @@ import os
 import sys
 import time
 
-from benchmarks import environment
+import jax
+
+from benchmarks import environment, timing
+from benchmarks.measuring import CONCENTRATION, Sample, draw, normal, race
 from benchmarks.text import cells, table
+from jax_von_mises import runtime
+from jax_von_mises.runtime import doctor
 
 __all__ = ["advice", "main"]
 
@@ -25,10 +30,6 @@ LONG_COMPILE = 0.2
 
 def unused_gpu():
     """Return the name of a GPU that JAX leaves unused although no setting selects the CPU; None if there is none."""
-    import jax
-
-    from jax_von_mises.runtime import doctor
-
     if jax.default_backend() != "cpu" or "cpu" in (jax.config.jax_platforms or ""):
         return None
     driver, cards, _ = doctor.nvidia()
@@ -48,9 +49,6 @@ def show(title, rows, *fields):
 
 def first_call(count):
     """Compile the sampler and print the time of each stage; return the seconds a cache would save, and the program."""
-    from benchmarks.measuring import CONCENTRATION
-    from jax_von_mises import runtime
-
     (compiled,) = runtime.warmup((count,), concentration=CONCENTRATION)
     parts = {"trace": compiled.trace_seconds, "lower": compiled.lower_seconds, "compile": compiled.compile_seconds}
     total = sum(parts.values())
@@ -63,11 +61,6 @@ def first_call(count):
 
 def measure(count, on_cpu):
     """Time both samplers and the stages of our call; return a row of each table."""
-    import jax
-
-    from benchmarks import timing
-    from benchmarks.measuring import Sample, draw, normal, race
-
     ours = draw(count)
     first, second = race([Sample("normal", count, normal(count)), Sample("ours", count, ours)], MOST, SECONDS)
     rates = {"line": f"{count:,} draws", "own": second["rate"], "normal": first["rate"], "ratio": second["ratio"]}
@@ -78,9 +71,6 @@ def measure(count, on_cpu):
 
 def memory(count, compiled, on_cpu):
     """Return the memory of the largest call and of the device as rows, and the size of a batch of a stream."""
-    from benchmarks.measuring import CONCENTRATION
-    from jax_von_mises import runtime
-
     held = runtime.memory_report()[0]
     try:
         batch = f"{runtime.suggest_batch_size(concentration=CONCENTRATION):,} angles"
@@ -117,8 +107,6 @@ def main(arguments=None):
     argparse.ArgumentParser("python -m benchmarks.simple_profile", description=description).parse_args(arguments)
     # By default, JAX reserves three quarters of a GPU's memory, which other programs may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from jax_von_mises import runtime
-
     start = time.perf_counter()
     machine, gpu = environment.describe(), unused_gpu()
     on_cpu = machine["platform"] == "cpu"

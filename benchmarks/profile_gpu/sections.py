@@ -92,17 +92,20 @@ def listed(rows):
     return ", ".join(f"{row['line']} {interval_text(*row['ratio'])}" for row in rows)
 
 
-def compared(what, faster, slower, rows):
-    """Name the rows whose intervals are above and below the rate of the first row, and say what to do about them."""
-    first = next((row["line"] for row in rows if "rate" in row), None)
-    rows = [row for row in rows if "ratio" in row]
-    above, below = ([row for row in rows if differs(row, way)] for way in (1, -1))
-    if above:
-        yield f"{what}: faster than {first}: {listed(above)}. {faster}"
-    if below:
-        yield f"{what}: slower than {first}: {listed(below)}. {slower}"
-    if rows and not above and not below:
-        yield f"{what}: no row differs much from {first}. Choose for other reasons."
+def compared(what, faster, slower):
+    """Return a function that names the rows faster and slower than the first one, and says what to do about them."""
+
+    def findings(rows):
+        first = next((row["line"] for row in rows if "rate" in row), None)
+        above, below = ([row for row in rows if differs(row, way)] for way in (1, -1))
+        if above:
+            yield f"{what}: faster than {first}: {listed(above)}. {faster}"
+        if below:
+            yield f"{what}: slower than {first}: {listed(below)}. {slower}"
+        if not above and not below and any("ratio" in row for row in rows):
+            yield f"{what}: none is clearly faster or slower than {first}."
+
+    return findings
 
 
 def taken(call):
@@ -300,7 +303,7 @@ def transfer(plan):
     "streams",
     "line rate ratio",
     RATES,
-    functools.partial(compared, "Streams", "Use the fastest.", "Leave these out on this machine."),
+    compared("Streams", "Use the fastest.", "Leave these out on this machine."),
 )
 def streams(plan):
     """A stream of batches; the host computes the mean direction of each batch.
@@ -333,8 +336,7 @@ def streams(plan):
     "dtypes",
     "line rate ratio distinct",
     RATES,
-    functools.partial(
-        compared,
+    compared(
         "Dtypes",
         "The last column of the table shows how many distinct values remain.",
         "Draw float32, unless you need the memory or the digits.",
@@ -360,8 +362,7 @@ def dtypes(plan):
     "keys",
     "line rate ratio",
     RATES,
-    functools.partial(
-        compared,
+    compared(
         "Keys",
         "jax.random.key(seed, impl=NAME) makes such a key, which draws other angles.",
         "Avoid these for speed.",
@@ -379,9 +380,7 @@ def implementations(plan):
     "devices",
     "line count rate ratio",
     RATES,
-    functools.partial(
-        compared, "Devices", "Draw over all of them with out_sharding.", "Draw on one device, or more angles on each."
-    ),
+    compared("Devices", "Draw over all of them with out_sharding.", "Draw on one device, or more angles on each."),
 )
 def devices(plan):
     """One draw over the first 1, 2, 4, ... devices, with the same number of angles on each."""

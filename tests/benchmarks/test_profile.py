@@ -42,11 +42,11 @@ def rated(line, *ratio, count=1, rate=1.0):
 def test_gains_and_losses_are_findings_if_the_interval_shows_them():
     rows = [rated("a"), rated("b", 2.0, 1.9, 2.1), rated("c", 0.5, 0.4, 0.6), rated("d", 2.0, 0.9, 2.1)]
     rows += [rated("e", 1.02, 1.01, 1.03), {"line": "f", "failed": "no"}]
-    found = list(sections.compared("Keys", "Use.", "Avoid.", rows))
+    found = list(sections.compared("Keys", "Use.", "Avoid.")(rows))
     assert found == ["Keys: faster than a: b 2 (1.9 to 2.1). Use.", "Keys: slower than a: c 0.5 (0.4 to 0.6). Avoid."]
-    (same,) = sections.compared("Keys", "Use.", "Avoid.", [rows[0], *rows[3:]])
-    assert "no row differs much from a" in same
-    assert list(sections.compared("Keys", "", "", rows[-1:])) == list(sections.compared("Keys", "", "", [])) == []
+    (same,) = sections.compared("Keys", "Use.", "Avoid.")([rows[0], *rows[3:]])
+    assert "none is clearly faster or slower than a" in same
+    assert list(sections.compared("Keys", "", "")(rows[-1:])) == list(sections.compared("Keys", "", "")([])) == []
 
 
 def test_sizes_name_losses_gains_and_the_size_that_is_enough():
