@@ -161,10 +161,9 @@ def table(head, rows):
 
 def marked(row):
     """Format the ratio of a row as Markdown, in bold if the peer is faster."""
-    text = ratio_text(row)
-    if row is None or row.ratio is None or row.clear:
-        return f"**{text}**" if row is not None and row.ahead else text
-    return "about the same"
+    if row is not None and row.ratio is not None and not row.clear:
+        return "about the same"
+    return f"**{ratio_text(row)}**" if row is not None and row.ahead else ratio_text(row)
 
 
 def markdown(rows, headings):

@@ -74,7 +74,8 @@ def page(done, missing, machine, seconds):
     """Return the page from the finished sections by name, and from the names of those that were not measured."""
     links = [f'<a href="#{name}">{name.capitalize()}</a>' for name in done]
     findings = [finding for _, found in done.values() for finding in found]
-    parts = ["<h1>Profile of jax_von_mises</h1>"]
+    about = f"{machine['device']}; {machine['processor']}; {datetime.date.today().isoformat()}, {seconds:.0f} s."
+    parts = ["<h1>Profile of jax_von_mises</h1>", paragraph(about)]
     if machine["platform"] == "cpu":
         parts.append(paragraph(CPU))
     if missing:
@@ -88,10 +89,10 @@ def page(done, missing, machine, seconds):
         "<h2>Machine and method</h2>",
         f"<pre>{escape(environment.text(machine))}</pre>",
         paragraph(
-            f"{datetime.date.today().isoformat()}, {seconds:.0f} s. The rows of a table with rates take turns in "
-            "random order. Their times are lower quartiles, with spans from the shortest time to the upper quartile. A "
-            "relative rate has the first row as reference (for sizes, the first row of each size), and an interval "
-            "that contains the median with a probability of 90%; if it contains 1, neither is faster beyond doubt."
+            "The rows of a table with rates take turns in random order. Their times are lower quartiles, with spans "
+            "from the shortest time to the upper quartile. A relative rate has the first row as reference (for sizes, "
+            "the first row of each size), and an interval that contains the median with a probability of 90%; if it "
+            "contains 1, neither is faster beyond doubt."
         ),
         paragraph(
             "Made by python -m benchmarks.profile_gpu; docs/profiling.md explains how to read it. To see which "
