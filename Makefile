@@ -62,7 +62,7 @@ test-gpu-programs: .venv-gpu-programs/installed ## compile draws for an H100 wit
 	.venv-gpu-programs/bin/python -m tools.gpu_programs --check
 exactness: .venv-test/installed ## compare millions of angles with their distribution
 	.venv-test/bin/python -m benchmarks.exactness --quick
-guard: ## compare the code of the committed results with the package; GUARD=--strict fails
+guard: ## compare the version of the committed results with the package's; GUARD=--strict fails
 	@$(PYTHON) -m benchmarks.guard $(GUARD)
 lint: .venv-lint/installed ## check style, types, layers, the install script and what the pages refer to
 	.venv-lint/bin/ruff check

@@ -79,6 +79,8 @@ def describe():
     """Return the environment of a measurement as a dict of strings; exit if nothing can be timed."""
     import jax
 
+    from jax_von_mises import version
+
     if jax.config.jax_disable_jit:
         raise SystemExit("JAX_DISABLE_JIT is on, so nothing would be compiled. Unset it to run the benchmarks.")
     try:
@@ -90,7 +92,6 @@ def describe():
         ) from error
     variables = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)}
     return {
-        "tree": tree() or "unknown",
         "platform": device.platform,
         "device": f"{jax.device_count()} x {device.device_kind}",
         "processor": f"{processor()}, {cores()} cores{', ' * bool(vectors())}{vectors()}",
@@ -98,6 +99,8 @@ def describe():
         "load": f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown",
         "versions": ", ".join([f"Python {platform.python_version()}", *map(" ".join, versions().items())]),
         "variables": " ".join(f"{name}={value}" for name, value in variables.items()) or "none",
+        "version": version.__version__,
+        "tree": tree() or "unknown",
     }
 
 

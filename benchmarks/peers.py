@@ -19,8 +19,9 @@ from benchmarks.results import OURS
 from benchmarks.timing import Competitor
 
 __all__ = [
-    *("ALONE", "CUPY", "MKL", "NORMAL", "NORMAL_ALONE", "NUMPY", "NUMPYRO", "SCIPY", "TFP", "TORCH", "Spread"),
-    *("angles", "at_most", "functions", "gradients", "numpyro", "samplers", "shape", "tfp", "values"),
+    *("ALONE", "BROAD", "CUPY", "KERNELS", "MKL", "NARROW", "NORMAL", "NORMAL_ALONE", "NUMPY", "NUMPYRO", "SCIPY"),
+    *("TFP", "TORCH", "Spread", "angles", "at_most", "functions", "gradients", "numpyro", "samplers", "shape", "tfp"),
+    "values",
 ]
 
 NORMAL = "jax.random.normal"
@@ -41,6 +42,9 @@ class Spread(NamedTuple):
         """Return a float64 array of `count` concentrations, identical in every run and for every competitor."""
         spread = np.random.default_rng(0).uniform(np.log(self.low), np.log(self.high), count)
         return np.exp(spread)
+
+
+BROAD, NARROW = Spread(1e-2, 1e4), Spread(0.5, 50.0)
 
 
 def values(k, count):

@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from benchmarks.text import bytes_text, interval_text, number, time_text
 
-__all__ = ["LESS", "OURS", "Results", "Row", "head_text", "markdown", "of", "parse", "ratio_text", "split", "table"]
+__all__ = [
+    *("LESS", "OURS", "Results", "Row", "head_of", "head_text", "markdown", "marked", "of", "parse", "ratio_text"),
+    *("split", "table", "value_text"),
+]
 
 OURS = "jax_von_mises"
 LESS = {"s": time_text, "B": bytes_text, "error": lambda value: f"{value:.1e}", "draws per value": number}
@@ -84,10 +87,15 @@ def head_text(head):
     return "".join(f"{HEADING} {name}: {value}\n" for name, value in head.items())
 
 
+def head_of(text):
+    """Return the head in the text of a file."""
+    lines = (line for line in text.splitlines() if line.startswith(HEADING))
+    return dict(line[len(HEADING) :].strip().split(": ", 1) for line in lines)
+
+
 def split(text, columns):
     """Return the head and the rows of cells in the text of a file; raise ValueError if it has other `columns`."""
-    lines = text.splitlines()
-    head = dict(line[len(HEADING) :].strip().split(": ", 1) for line in lines if line.startswith(HEADING))
+    lines, head = text.splitlines(), head_of(text)
     names, *rows = csv.reader(line for line in lines if not line.startswith(HEADING))
     if tuple(names) != tuple(columns):
         raise ValueError(f"the columns are {', '.join(names)}, not {', '.join(columns)}")
@@ -153,8 +161,9 @@ def table(head, rows):
 
 def marked(row):
     """Format the ratio of a row as Markdown, in bold if the peer is faster."""
-    text = ratio_text(row)
-    return f"**{text}**" if row is not None and row.ahead else text
+    if row is not None and row.ratio is not None and not row.clear:
+        return "about the same"
+    return f"**{ratio_text(row)}**" if row is not None and row.ahead else ratio_text(row)
 
 
 def markdown(rows, headings):

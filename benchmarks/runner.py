@@ -8,7 +8,7 @@ from typing import NamedTuple
 from benchmarks import environment, results, timing
 from benchmarks.competitors import Unavailable, precision
 from benchmarks.results import LESS, OURS, Results, Row
-from benchmarks.text import atomic_file
+from benchmarks.text import atomic_file, cells, table
 
 __all__ = ["Case", "measure", "run"]
 
@@ -77,7 +77,7 @@ def measure(group, case, seconds=LONGEST):
             times = found[peer]
             best, (fast, slow) = times.typical, times.span
             value, low, high = (best, fast, slow) if case.unit in LESS else (1 / best, 1 / slow, 1 / fast)
-            row = row._replace(count=started[peer].count, value=value, low=low, high=high)
+            row = row._replace(count=started[peer].count, value=value, low=low, high=high, note=started[peer].note)
             row = row.compared(times.ratio or (1.0, 1.0, 1.0))._replace(rounds=len(times.seconds))
         rows.append(row)
     return rows
@@ -129,13 +129,13 @@ def run(groups, minutes, out=None):
         if [(row.peer, row.unit) for row in rows] != [(peer, case.unit) for peer in case.peers]:
             rows = measure(group, case, min(LONGEST, (end - time.monotonic()) / (len(todo) - number)))
         found.rows.extend(rows)
-        print(f"{group}, {case.name}:\n" + "\n".join(f"  {line(row)}" for row in rows), flush=True)
+        print(f"\n{group}, {case.name}\n{shown(rows)}", flush=True)
         if partial:
             with atomic_file(partial, encoding="utf-8") as file:
                 rest = [row for rows in kept.values() for row in rows]
                 file.write(Results(head, found.rows + rest).text())
     wide = {f"{row.group}, {row.case}": None for row in found.rows if row.ratio is not None and not narrow(row)}
-    print(f"Rounds ended before all intervals were within {timing.WIDTH:.0%}: {'; '.join(wide) or 'none'}")
+    print(f"\nRounds ended before all intervals were within {timing.WIDTH:.0%}: {'; '.join(wide) or 'none'}")
     if out:
         partial.replace(out)
         print(f"written to {out}")
@@ -147,9 +147,19 @@ def narrow(row):
     return timing.Interval(row.ratio, row.ratio_low, row.ratio_high).narrow
 
 
-def line(row):
-    """Return a row in a line of text."""
-    if row.value is None:
-        return f"{row.peer}: {row.note}"
-    ratio = "" if row.peer == OURS else f", ratio {results.ratio_text(row)}"
-    return f"{row.peer}: {results.value_text(row)} ({row.count:,} a call){ratio}, {row.rounds} rounds"
+def shown(rows):
+    """Return the rows of a case as a table, and below it why others are missing."""
+    measured = [row for row in rows if row.value is not None]
+    lines = [
+        {
+            "line": row.peer,
+            "value": results.value_text(row),
+            "count": row.count,
+            "ours": None if row.peer == OURS else (row.ratio, row.ratio_low, row.ratio_high),
+            "rounds": row.rounds,
+            "note": row.note or None,
+        }
+        for row in measured
+    ]
+    found = [table(cells(lines, ("line", "value", "count", "ours", "rounds", "note")))] if lines else []
+    return "\n".join([*found, *(f"  {row.peer}: {row.note}" for row in rows if row.value is None)])

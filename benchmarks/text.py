@@ -1,4 +1,7 @@
-"""Format the text of the benchmarks, and parse and install what their commands need."""
+"""Format the numbers and tables of all benchmarks, and parse and check what their commands need.
+
+A measurement returns rows: dicts from fields to values. `FIELDS` has the heading and the format of each field.
+"""
 
 import argparse
 import contextlib
@@ -10,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 __all__ = [
-    *("atomic_file", "bytes_text", "interval_text", "need", "new_file", "number", "positive", "table", "time_text"),
+    *("FIELDS", "atomic_file", "bytes_text", "cells", "interval_text", "need", "new_file", "number", "positive"),
+    *("table", "time_text"),
 ]
 
 
@@ -58,17 +62,6 @@ def atomic_file(path, mode="w", **options):
         raise
 
 
-def table(rows):
-    """Return rows as text, with the first column aligned to the left and the others to the right."""
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
 def number(value, digits=3):
     """Format a value with some significant digits, or as an integer if it has more digits before its point."""
     if 0 < abs(value) < 1e-3:
@@ -78,9 +71,7 @@ def number(value, digits=3):
 
 
 def interval_text(middle, low, high):
-    """Format a ratio with its interval; one that contains 1 shows no difference."""
-    if low <= 1 <= high:
-        return "about the same"
+    """Format a ratio with its interval."""
     middle, low, high = (number(value, 2) for value in (middle, low, high))
     return middle if low == middle == high else f"{middle} ({low} to {high})"
 
@@ -98,3 +89,59 @@ def bytes_text(size):
     from jax_von_mises.streams.disk import readable
 
     return "unknown" if size is None else readable(size)
+
+
+def million(rate):
+    """Return a rate in millions per second as text."""
+    return number(rate / 1e6)
+
+
+def whole(value):
+    """Return an integer as text."""
+    return f"{value:,}"
+
+
+FIELDS = {
+    "line": ("", str),
+    "count": ("per call", whole),
+    "value": ("result", str),
+    "rate": ("million per second", million),
+    "own": ("sample_von_mises, million per second", million),
+    "normal": ("jax.random.normal, million per second", million),
+    "ratio": ("relative rate", lambda value: interval_text(*value)),
+    "ours": ("ours relative to it", lambda value: interval_text(*value)),
+    "seconds": ("time", time_text),
+    "span": ("span", lambda value: " to ".join(map(time_text, value))),
+    "dispatch": ("until it returns", time_text),
+    "compute": ("until it is ready", time_text),
+    "copy": ("copy to the host", time_text),
+    "bytes": ("memory", bytes_text),
+    "result": ("result", bytes_text),
+    "temporary": ("temporary", bytes_text),
+    "counted": ("counted by the device", bytes_text),
+    "compiled": ("compiled programs", whole),
+    "distinct": ("distinct values", whole),
+    "rounds": ("rounds", whole),
+    "note": ("", str),
+}
+"""For each field of a row, the heading of its column, and a function from its value to text."""
+
+
+def cells(rows, fields):
+    """Return the headings and the rows of a table as texts, without the columns that are empty in all rows."""
+    fields = [field for field in fields if any(row.get(field) is not None for row in rows)]
+    texts = [[FIELDS[field][0] for field in fields]]
+    for row in rows:
+        texts.append(["" if row.get(field) is None else FIELDS[field][1](row[field]) for field in fields])
+        if "failed" in row:
+            texts[-1][1:] = [row["failed"], *[""] * (len(fields) - 2)]
+    return texts
+
+
+def table(texts):
+    """Return rows of texts as lines, with the first column aligned to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = (
+        " ".join([row[0].ljust(widths[0]), *map(" {}".format, map(str.rjust, row[1:], widths[1:]))]) for row in texts
+    )
+    return "\n".join(f"  {line}".rstrip() for line in lines)

@@ -42,7 +42,7 @@ class Competitor(NamedTuple):
 
     ``fresh(i)`` makes the input of call ``i``, and `wait` returns when the result of `draw` is ready. `count` is the
     number of elements of a call if it is smaller than was asked for. If `measures` is set, `draw` returns the number
-    that is compared, seconds or another one of which less is better.
+    that is compared, seconds or another one of which less is better. `note` says in the results what was measured.
     """
 
     draw: Callable[[Any], Any]
@@ -50,6 +50,7 @@ class Competitor(NamedTuple):
     wait: Callable[[Any], Any] = as_is
     count: int | None = None
     measures: bool = False
+    note: str = ""
 
 
 class Interval(NamedTuple):

@@ -263,6 +263,7 @@ TITLES = {
     "circle": "one concentration",
     "arrays": "a concentration each",
     "calls": "small calls",
+    "classes": "each class",
     "sphere": "directions",
     "startup": "first call",
 }

@@ -1,5 +1,5 @@
-"""Profile time and memory on this machine: one HTML page with tables, pictures and findings.
+"""Profile time and memory on this machine: one HTML page with findings, tables and pictures.
 
-``python -m benchmarks.profile_gpu --quick`` writes ``profile.html``. `sections` and `roofline` measure and return plain
-rows; `pictures` and `page` show them.
+``python -m benchmarks.profile_gpu --quick`` writes ``profile.html``. `sections` measures, and returns plain rows and
+findings; `pictures` and `page` show them.
 """

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from benchmarks import environment
+from benchmarks.measuring import failure
 from benchmarks.profile_gpu import page
-from benchmarks.profile_gpu.measuring import failure, make_plan
-from benchmarks.profile_gpu.sections import SECTIONS
+from benchmarks.profile_gpu.sections import SECTIONS, make_plan
 from benchmarks.text import atomic_file, need, new_file
 
 __all__ = ["main"]
@@ -21,7 +21,7 @@ def parser():
         prog="python -m benchmarks.profile_gpu",
         description="Profile time and memory on this machine: one HTML page with tables and pictures.",
     )
-    parser.add_argument("--quick", action="store_true", help="use smaller sizes and fewer rounds; about two minutes")
+    parser.add_argument("--quick", action="store_true", help="use smaller sizes and fewer rounds; about a minute")
     out = Path("profile.html")
     parser.add_argument("--out", type=new_file, default=out, metavar="FILE.html", help="default: %(default)s")
     names = tuple(SECTIONS)

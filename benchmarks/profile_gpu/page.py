@@ -7,29 +7,17 @@ from html import escape
 from benchmarks import environment
 from benchmarks.profile_gpu import pictures
 from benchmarks.profile_gpu.sections import SECTIONS
-from benchmarks.text import bytes_text, interval_text, number, time_text
+from benchmarks.text import cells
 
 __all__ = ["page", "section"]
 
-FIELDS = {
-    "line": ("", lambda value, row: value),
-    "count": ("angles", lambda value, row: f"{value:,}"),
-    "seconds": ("time", lambda value, row: time_text(value)),
-    "span": ("span", lambda value, row: " to ".join(map(time_text, value))),
-    "rate": ("rate, M/s", lambda value, row: number(value / 1e6)),
-    "ratio": ("relative rate", lambda value, row: interval_text(*value)),
-    "result": ("result", lambda value, row: bytes_text(value)),
-    "temporary": ("temporary", lambda value, row: bytes_text(value)),
-    "seen": ("counted", lambda value, row: bytes_text(value)),
-    "compiled": ("compiled programs", lambda value, row: str(value)),
-    "share": ("share of bound", lambda value, row: f"{value:.0%}"),
-    "bound_by": ("bound by", lambda value, row: value),
-    "operations": ("operations per element", lambda value, row: number(value / row["count"])),
-    "bytes": ("bytes per element", lambda value, row: number(value / row["count"])),
-    "distinct": ("distinct values", lambda value, row: f"{value:,}"),
-    "calls": ("calls", lambda value, row: f"{value:,}"),
-}
-"""For each field of a row, the heading of its column, and a function from its value and the row to text."""
+# What a profile of a CPU can show, and what it cannot.
+CPU = (
+    "This is a profile of a CPU. It shows the rates, first calls, recompilations and temporary memory on this "
+    "processor, and which sizes, keys, dtypes and streams suit it. It cannot show what a GPU would do: here no program "
+    "is launched on a device, nothing is copied to the host, the memory in use is not counted, and all devices share "
+    "the same cores."
+)
 
 HEAD = """<!doctype html>
 <html lang="en">
@@ -60,13 +48,6 @@ def paragraph(text, warning=False):
     return f"<p{' class=warning' * warning}>{escape(text)}</p>"
 
 
-def cells(row, fields):
-    """Return the texts of a row."""
-    if "failed" in row:
-        return [row["line"], row["failed"], *[""] * (len(fields) - 2)]
-    return ["" if row.get(field) is None else FIELDS[field][1](row[field], row) for field in fields]
-
-
 def tabled(kind, texts):
     """Return a row of a table as HTML; `kind` is th or td."""
     return f"<tr>{''.join(f'<{kind}>{escape(text)}</{kind}>' for text in texts)}</tr>"
@@ -78,12 +59,14 @@ def section(name, rows, error=None):
     parts = [f'<section id="{name}">', f"<h2>{name.capitalize()}</h2>", paragraph(this.text)]
     if error is not None:
         parts.append(paragraph(f"This section failed: {error}", warning=True))
+    elif not rows:
+        parts.append(paragraph("There is nothing to compare on this machine."))
     if rows and this.picture is not None and (svg := pictures.draw(this.picture, rows)):
         image = base64.b64encode(svg.encode()).decode()
         parts.append(f'<img alt="{name}" src="data:image/svg+xml;base64,{image}">')
     if rows:
-        heading = tabled("th", [FIELDS[field][0] for field in this.fields])
-        parts += ["<table>", heading, *(tabled("td", cells(row, this.fields)) for row in rows), "</table>"]
+        headings, *lines = cells(rows, this.fields)
+        parts += ["<table>", tabled("th", headings), *(tabled("td", line) for line in lines), "</table>"]
     return "\n".join([*parts, "</section>"]), tuple(this.findings(rows)) if rows else ()
 
 
@@ -91,23 +74,30 @@ def page(done, missing, machine, seconds):
     """Return the page from the finished sections by name, and from the names of those that were not measured."""
     links = [f'<a href="#{name}">{name.capitalize()}</a>' for name in done]
     findings = [finding for _, found in done.values() for finding in found]
-    parts = [
-        "<h1>Profile of jax_von_mises</h1>",
-        f"<pre>{escape(environment.text(machine))}</pre>",
-        paragraph(
-            f"{datetime.date.today().isoformat()}, {seconds:.0f} s. The rows of a table with rates take turns in "
-            "random order. Their times are lower quartiles, with spans from the shortest time to the upper quartile. "
-            "Relative rates have the first row as reference, and an interval that contains the median with a "
-            "probability of 90%."
-        ),
-    ]
+    about = f"{machine['device']}; {machine['processor']}; {datetime.date.today().isoformat()}, {seconds:.0f} s."
+    parts = ["<h1>Profile of jax_von_mises</h1>", paragraph(about)]
+    if machine["platform"] == "cpu":
+        parts.append(paragraph(CPU))
     if missing:
         parts.append(paragraph(f"The run did not finish. Missing sections: {', '.join(missing)}.", warning=True))
-    if machine["platform"] == "cpu":
-        parts.append(paragraph("On a CPU, the costs of copies, launches and memory say little about a GPU."))
-    parts.append(f"<nav>{' '.join(links)}</nav>")
     listed = [f"<li>{escape(finding)}</li>" for finding in findings]
     parts += ["<h2>Findings</h2>", *(["<ul>", *listed, "</ul>"] if listed else [paragraph("None.")])]
+    parts.append(f"<nav>{' '.join(links)}</nav>")
     parts += [shown for shown, _ in done.values()]
-    parts.append(paragraph("Made by python -m benchmarks.profile_gpu; docs/profiling.md explains how to read it."))
+    parts += [
+        '<section id="method">',
+        "<h2>Machine and method</h2>",
+        f"<pre>{escape(environment.text(machine))}</pre>",
+        paragraph(
+            "The rows of a table with rates take turns in random order. Their times are lower quartiles, with spans "
+            "from the shortest time to the upper quartile. A relative rate has the first row as reference (for sizes, "
+            "the first row of each size), and an interval that contains the median with a probability of 90%; if it "
+            "contains 1, neither is faster beyond doubt."
+        ),
+        paragraph(
+            "Made by python -m benchmarks.profile_gpu; docs/benchmarks.md explains how to read it. To see which "
+            "operations run when, record a trace with jax.profiler.trace; docs/gpu.md shows how."
+        ),
+        "</section>",
+    ]
     return HEAD + "\n".join([*parts, "</body>", "</html>", ""])

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.text import number
+
 __all__ = ["Picture", "draw"]
 
 # Colours that colour-blind readers can distinguish (after Okabe and Ito).
@@ -15,12 +17,11 @@ SETTINGS = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": Fals
 
 
 class Picture(NamedTuple):
-    """What a picture shows: the field of the rows times `scale`, with the label and the format of its values."""
+    """What a picture shows: the field of the rows times `scale`, with the label of its axis."""
 
     field: str
     label: str
     scale: float = 1.0
-    form: str = "{:.3g}"
     by_size: bool = False
     """Draw lines against the angles per call instead of bars."""
     log: bool = False
@@ -57,7 +58,7 @@ def bars(axes, picture, rows):
         value, (below, above) = row[picture.field] * picture.scale, reach(picture, row)
         axes.barh(place, value, xerr=[[below], [above]], color=COLORS[1], height=0.62, alpha=0.8)
         end = (value + above, place)
-        axes.annotate(picture.form.format(value), end, (4, 0), textcoords="offset points", va="center")
+        axes.annotate(number(value), end, (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(rows))[::-1], [row["line"] for row in rows])
     axes.set(xlabel=picture.label)
     axes.margins(x=0.12)
@@ -67,12 +68,12 @@ def bars(axes, picture, rows):
 
 def lines(axes, picture, rows):
     """Draw a line for each kind of row against the angles per call."""
-    for number, line in enumerate(dict.fromkeys(row["line"] for row in rows)):
+    for place, line in enumerate(dict.fromkeys(row["line"] for row in rows)):
         chosen = [row for row in rows if row["line"] == line]
         spans = np.transpose([reach(picture, row) for row in chosen])
         counts, values = ([row[field] for row in chosen] for field in ("count", picture.field))
         values = np.multiply(values, picture.scale)
-        axes.errorbar(counts, values, spans, marker=MARKS[number], color=COLORS[number], label=line)
+        axes.errorbar(counts, values, spans, marker=MARKS[place], color=COLORS[place], label=line)
     axes.set_xscale("log", base=2)
     if picture.log:
         axes.set_yscale("log")

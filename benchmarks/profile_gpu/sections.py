@@ -1,12 +1,7 @@
 """Define the sections of the page, with their measurements, tables, pictures and findings."""
 
 import functools
-import gzip
-import json
-import tempfile
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -15,28 +10,54 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax_von_mises as jvm
 from benchmarks import timing
-from benchmarks.profile_gpu.measuring import Sample, draw, keys, race
+from benchmarks.measuring import CONCENTRATION, Sample, draw, keys, normal, race
 from benchmarks.profile_gpu.pictures import Picture
-from benchmarks.profile_gpu.roofline import roofline
-from benchmarks.text import bytes_text, interval_text
+from benchmarks.text import bytes_text, interval_text, million, time_text
 
-__all__ = ["SECTIONS", "Section"]
+__all__ = ["SECTIONS", "Plan", "Section", "make_plan"]
 
-ROUTES = ("table", "direct")
+ONE, EACH, NORMAL = "one concentration", "a concentration each", "jax.random.normal"
 IMPLEMENTATIONS = ("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "rbg", "unsafe_rbg")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-LONGEST = 8
-TRACED_CALLS = 5
+# Of the best rate, from which on a call is large enough.
+ENOUGH = 0.9
+# A smaller difference is no finding, even beyond doubt.
+WORTH = 1.05
 RATES = Picture("rate", "million angles per second", 1e-6)
 
 SECTIONS = {}
 """The sections by name, in the order of the page."""
 
 
+class Plan(NamedTuple):
+    """Sizes of the measurements, in angles unless stated otherwise."""
+
+    rounds: int  # at most, in which the rows of a table take turns
+    seconds: float  # after which no round starts, unless there were too few
+    count: int  # angles per call, except in the sections that vary the size
+    sizes: tuple[int, ...]  # angles per call for the sections that vary the size
+    firsts: int  # first calls, each after all compiled programs have been discarded
+    batches: int  # of `count` angles in a stream
+
+
+def make_plan(quick, platform):
+    """Return the plan of a quick or a full run."""
+    more = 0 if platform == "cpu" else 4  # a GPU draws 2^24 angles in the time of a few kernel launches
+    sizes = range(10, 23 + more, 4) if quick else range(8, 25 + more, 2)
+    return Plan(
+        rounds=9 if quick else timing.MOST_ROUNDS,
+        seconds=5 if quick else 30,
+        count=2 ** ((20 if quick else 22) + more),
+        sizes=tuple(2**n for n in sizes),
+        firsts=3 if quick else 7,
+        batches=4 if quick else 16,
+    )
+
+
 class Section(NamedTuple):
     """A section: its text, measurement, fields of the table, picture, and a function from the rows to findings.
 
-    `page.FIELDS` has the heading and the format of each field.
+    A measurement without rows has nothing to show on this machine. `text.FIELDS` has the headings and formats.
     """
 
     text: str
@@ -57,12 +78,34 @@ def section(name, fields, picture=None, findings=lambda rows: ()):
     return add
 
 
-def fastest(rows):
-    """Name the fastest row if it is surely faster than the first one."""
-    rows = [row for row in rows if "failed" not in row]
-    best = max(rows, key=lambda row: row["rate"], default=None)
-    if best is not None and "ratio" in best and best["ratio"].low > 1:
-        yield f"The rate of {best['line']} is {interval_text(*best['ratio'])} times that of {rows[0]['line']}."
+def differs(row, way):
+    """Return whether a row is faster (1) or slower (-1) than its reference, beyond doubt and by more than a little."""
+    return (
+        "ratio" in row
+        and min(row["ratio"].low ** way, row["ratio"].high ** way) > 1
+        and row["ratio"].middle ** way > WORTH
+    )
+
+
+def listed(rows):
+    """Return the names of rows with their relative rates."""
+    return ", ".join(f"{row['line']} {interval_text(*row['ratio'])}" for row in rows)
+
+
+def compared(what, faster, slower):
+    """Return a function that names the rows faster and slower than the first one, and says what to do about them."""
+
+    def findings(rows):
+        first = next((row["line"] for row in rows if "rate" in row), None)
+        above, below = ([row for row in rows if differs(row, way)] for way in (1, -1))
+        if above:
+            yield f"{what}: faster than {first}: {listed(above)}. {faster}"
+        if below:
+            yield f"{what}: slower than {first}: {listed(below)}. {slower}"
+        if not above and not below and any("ratio" in row for row in rows):
+            yield f"{what}: none is clearly faster or slower than {first}."
+
+    return findings
 
 
 def taken(call):
@@ -78,65 +121,68 @@ def taken(call):
 
 
 def memory_findings(rows):
-    """State how much memory the largest draw needs in addition to its result."""
-    rows = [row for row in rows if row["count"] == max(row["count"] for row in rows)]
-    needs = " and ".join(f"{bytes_text(row['temporary'])} ({row['line']})" for row in rows)
-    result, count = bytes_text(rows[0]["result"]), rows[0]["count"]
-    yield f"In addition to its result of {result}, a draw of {count:,} angles needs {needs}."
+    """State for each way to draw where it needs most temporary memory."""
+    rows = [row for row in rows if row["temporary"] is not None]
+    for line in dict.fromkeys(row["line"] for row in rows):
+        most = max((row for row in rows if row["line"] == line), key=lambda row: row["temporary"])
+        needed, result = bytes_text(most["temporary"]), bytes_text(most["result"])
+        if most["temporary"] < most["result"] / 100:
+            yield f"Memory, {line}: a call needs no more than its result and {needed}."
+        else:
+            yield (
+                f"Memory, {line}: a call needs at most {needed} in addition to its result, namely for "
+                f"{most['count']:,} angles, whose result has {result}. If this does not fit, draw in batches "
+                "(sample_batches)."
+            )
 
 
 # First, since a device reports only its highest peak so far, and later sections use more.
 @section(
     "memory",
-    "line count result temporary seen",
+    "line count result temporary counted",
     Picture("total", "result and temporary memory, MiB", 2.0**-20, by_size=True, log=True),
     memory_findings,
 )
 def memory(plan):
-    """Memory of one call: its result, the temporary memory of the compiled program, and what the device counted.
+    """Memory of one call: its result, and the temporary memory of the compiled program.
 
-    A CPU counts nothing, and a GPU only what exceeds all earlier calls.
+    A GPU also counts the memory in use, but shows only what exceeds all earlier calls.
     """
     rows = []
     for count in plan.sizes:  # ascending, since `taken` sees only new peaks
-        for route in ROUTES:
-            (found,) = jvm.runtime.warmup((count,), method=route, loc=np.float32(0), concentration=np.float32(1))
-            run = draw(plan, count, route).draw
+        for line, k in ((ONE, CONCENTRATION), (EACH, np.full(count, CONCENTRATION))):
+            (found,) = jvm.runtime.warmup((count,), loc=np.float32(0), concentration=k)
+            run = draw(count, concentration=jax.numpy.asarray(k)).draw
             kept = jax.block_until_ready(run(keys(0)))  # so that the next result cannot reuse its memory
-            seen = taken(lambda run=run: jax.block_until_ready(run(keys(1))))
+            counted = taken(lambda run=run: jax.block_until_ready(run(keys(1))))
             del kept
-            row = {"line": f"{route} route", "count": count, "result": found.output_bytes, "seen": seen}
+            row = {"line": line, "count": count, "result": found.output_bytes, "counted": counted}
             total = None if found.temporary_bytes is None else found.output_bytes + found.temporary_bytes
             rows.append(row | {"temporary": found.temporary_bytes, "total": total})
     return rows
 
 
 def compiling_findings(rows):
-    """List the arguments for which JAX needlessly compiles again."""
-    counts = {row["line"]: row["compiled"] for row in rows if "compiled" in row}
-    again = [step for step in ("same call", "another key", "another concentration") if counts[step]]
-    if not counts["first call"]:
-        yield "JAX reports no compiled program. Its events have changed, so recompilations are unknown."
-    elif again:
-        yield f"JAX compiles again for: {', '.join(again)}. Look for a changing dtype or Python number."
+    """State what a first call costs, and what avoids it."""
+    total = sum(row["seconds"] for row in rows[:3])
+    yield (
+        f"Compile: the first call takes {time_text(total)} more than the next ones. runtime.warmup() spends them "
+        f"before the first request, and initialize_compilation_cache() saves most of {rows[2]['line']}, "
+        f"{time_text(rows[2]['seconds'])}, in later processes."
+    )
 
 
-@section("compile", "line seconds compiled", Picture("seconds", "milliseconds", 1e3), compiling_findings)
+@section("compile", "line seconds", Picture("seconds", "milliseconds", 1e3), compiling_findings)
 def compiling(plan):
-    """The median stages of first calls, after all compiled programs have been discarded.
-
-    Below, the number of programs that JAX compiles for a first draw, and then for draws with one argument changed.
-    """
+    """The median stages of first calls, after all compiled programs have been discarded."""
     firsts, names = [], ("trace", "lower", "compile", "first call after warmup")
     for _ in range(plan.firsts):
         jax.clear_caches()
-        arguments = dict(concentration=np.float32(plan.concentration), loc=np.float32(0))
-        (found,) = jvm.runtime.warmup((plan.count,), **arguments)
-        again = timing.first_call(draw(plan, plan.count))
+        (found,) = jvm.runtime.warmup((plan.count,), concentration=CONCENTRATION, loc=np.float32(0))
+        again = timing.first_call(draw(plan.count))
         firsts.append((found.trace_seconds, found.lower_seconds, found.compile_seconds, again))
     medians = np.median(firsts, axis=0).tolist()
-    rows = [{"line": name, "seconds": seconds} for name, seconds in zip(names, medians, strict=True)]
-    return rows + [{"line": step, "compiled": count} for step, count in compiled(plan).items()]
+    return [{"line": name, "seconds": seconds} for name, seconds in zip(names, medians, strict=True)]
 
 
 @functools.cache
@@ -152,27 +198,60 @@ def programs():
     return found
 
 
-def compiled(plan):
-    """Count the programs that JAX compiles for a first draw, and for draws with one argument changed."""
-    count, other = plan.sizes[0], plan._replace(concentration=plan.concentration + 1)
+def recompiling_findings(rows):
+    """List the arguments for which JAX needlessly compiles again."""
+    counts = {row["line"]: row["compiled"] for row in rows}
+    again = [step for step in ("same call", "another key", "another concentration") if counts[step]]
+    if not counts["first call"]:
+        yield "Recompile: JAX reports no compiled program. Its events have changed, so recompilations are unknown."
+    elif again:
+        yield f"Recompile: JAX compiles again for: {', '.join(again)}. Look for a changing dtype or Python number."
+    elif counts["another size"]:
+        yield "Recompile: only another size compiles again. Draw few sizes, and slice the result."
+
+
+@section("recompile", "line compiled", None, recompiling_findings)
+def recompiling(plan):
+    """The number of programs that JAX compiles for a first draw, and then for draws with one argument changed."""
+    count, k = plan.sizes[0], CONCENTRATION
     steps = {
-        "first call": (plan, count, 0),
-        "same call": (plan, count, 0),
-        "another key": (plan, count, 1),
-        "another concentration": (other, count, 1),
-        "another size": (plan, count + 1, 1),
+        "first call": (count, k, 0),
+        "same call": (count, k, 0),
+        "another key": (count, k, 1),
+        "another concentration": (count, k + 1, 1),
+        "another size": (count + 1, k, 1),
     }
     jax.clear_caches()
     jax.block_until_ready((keys(0), keys(1)))  # making a key also compiles programs
-    found = {}
-    for step, (plan, count, key) in steps.items():
+    rows = []
+    for step, (count, k, key) in steps.items():
         before = len(programs())
-        jax.block_until_ready(draw(plan, count).draw(keys(key)))
-        found[step] = len(programs()) - before
-    return found
+        jax.block_until_ready(draw(count, concentration=k).draw(keys(key)))
+        rows.append({"line": step, "compiled": len(programs()) - before})
+    return rows
 
 
-@section("sizes", "line count seconds span rate ratio", RATES._replace(by_size=True))
+def size_findings(rows):
+    """State for each way to draw at which sizes it is slower and faster than normal draws, and which size is enough."""
+    rows = [row for row in rows if "rate" in row]
+    for line in (ONE, EACH):
+        mine = [row for row in rows if row["line"] == line]
+        for word, way in (("slower than", -1), ("faster than", 1)):
+            chosen = [row for row in mine if differs(row, way)]
+            at = ", ".join(f"{row['count']:,} angles {interval_text(*row['ratio'])}" for row in chosen)
+            do = "If such calls count, draw more angles per call." if word == "slower than" else ""
+            if chosen:
+                yield f"Sizes, {line}: {word} {NORMAL} at {at}. {do}".rstrip()
+        if mine:
+            best = max(mine, key=lambda row: row["rate"])
+            least = min(row["count"] for row in mine if row["rate"] >= ENOUGH * best["rate"])
+            yield (
+                f"Sizes, {line}: calls of {least:,} angles are the first to reach {ENOUGH:.0%} of the best rate, "
+                f"{million(best['rate'])} million per second."
+            )
+
+
+@section("sizes", "line count seconds span rate ratio", RATES._replace(by_size=True), size_findings)
 def sizes(plan):
     """Small calls are mostly overhead. Beyond a certain size, larger calls need more memory and are not faster.
 
@@ -180,37 +259,52 @@ def sizes(plan):
     """
     rows = []
     for count in plan.sizes:
-        normal = functools.partial(jax.random.normal, shape=(count,))
-        samples = [Sample({"line": "jax.random.normal"}, count, timing.Competitor(normal, keys, jax.block_until_ready))]
-        samples += [Sample({"line": f"{route} route"}, count, draw(plan, count, route)) for route in ROUTES]
-        rows += race(samples, plan)
+        each = jax.numpy.full(count, CONCENTRATION)
+        samples = {NORMAL: normal(count), ONE: draw(count), EACH: draw(count, concentration=each)}
+        samples = [Sample(line, count, competitor) for line, competitor in samples.items()]
+        rows += race(samples, plan.rounds, plan.seconds)
     return rows
 
 
-section(
-    "roofline",
-    "line share bound_by rate seconds span operations bytes",
-    Picture("share", "share of the bound", form="{:.0%}"),
-)(roofline)
+def transfer_findings(rows):
+    """State the fixed cost of a small call, and the share of the copy in a large one."""
+    least, most = (end(row["count"] for row in rows) for end in (min, max))
+    small, large = ({row["line"]: row["seconds"] for row in rows if row["count"] == count} for count in (least, most))
+    yield (
+        f"Transfer: a call of {least:,} angles takes {time_text(small['dispatch'])} until it returns and "
+        f"{time_text(small['compute'])} more until it is ready. Put many small draws into one jitted function."
+    )
+    if "copy" in large and large["copy"] > large["compute"]:
+        yield (
+            f"Transfer: copying {most:,} angles to the host takes {time_text(large['copy'])}, longer than drawing "
+            f"them, {time_text(large['compute'])}. Use them on the device, or copy in the background "
+            "(prefetch_to_host)."
+        )
 
 
-@section("transfer", "line count seconds", Picture("seconds", "microseconds", 1e6, by_size=True, log=True))
+@section(
+    "transfer", "line count seconds", Picture("seconds", "microseconds", 1e6, by_size=True, log=True), transfer_findings
+)
 def transfer(plan):
-    """The three stages of a call: until it returns, until the angles are ready, and until the host has them.
+    """The stages of a call: dispatch until it returns, compute until the angles are ready, and copy to the host.
 
-    If device and host share one memory, nothing is copied.
+    On a CPU nothing is copied, so there is no third stage.
     """
-    rows = []
+    rows, names = [], ("dispatch", "compute", *(() if jax.default_backend() == "cpu" else ("copy",)))
     for count in plan.sizes:
-        competitor = draw(plan, count)
+        competitor = draw(count)
         timing.first_call(competitor)
         found = timing.stages(competitor, np.asarray, plan.rounds)
-        names = "dispatch", "compute", "to host"
-        rows += [{"line": name, "count": count, "seconds": each} for name, each in zip(names, found, strict=True)]
+        rows += [{"line": name, "count": count, "seconds": each} for name, each in zip(names, found, strict=False)]
     return rows
 
 
-@section("streams", "line rate ratio", RATES, fastest)
+@section(
+    "streams",
+    "line rate ratio",
+    RATES,
+    compared("Streams", "Use the fastest.", "Leave these out on this machine."),
+)
 def streams(plan):
     """A stream of batches; the host computes the mean direction of each batch.
 
@@ -224,7 +318,7 @@ def streams(plan):
         return np.arctan2(np.sin(angles).mean(), np.cos(angles).mean())
 
     def consume(key, depth=None, **more):
-        angles = jvm.sample_batches(key, np.float32(0), np.float32(plan.concentration), total, plan.count, **more)
+        angles = jvm.sample_batches(key, np.float32(0), CONCENTRATION, total, plan.count, **more)
         if depth is None:
             return [mean_direction(batch) for batch in angles]
         return [mean_direction(batch) for batch in jvm.prefetch_to_host(angles, depth=depth)]
@@ -232,39 +326,62 @@ def streams(plan):
     ways = {"sample_batches": {}, "donate=True": {"donate": True}}
     ways |= {f"prefetch_to_host, depth={depth}": {"depth": depth} for depth in (1, 2, 4)}
     samples = [
-        Sample({"line": name}, total, timing.Competitor(lambda key, given=given: consume(key, **given), keys))
+        Sample(name, total, timing.Competitor(functools.partial(consume, **given), keys))
         for name, given in ways.items()
     ]
-    return race(samples, plan)
+    return race(samples, plan.rounds, plan.seconds)
 
 
-@section("dtypes", "line rate ratio count distinct", RATES, fastest)
+@section(
+    "dtypes",
+    "line rate ratio distinct",
+    RATES,
+    compared(
+        "Dtypes",
+        "The last column of the table shows how many distinct values remain.",
+        "Draw float32, unless you need the memory or the digits.",
+    ),
+)
 def dtypes(plan):
     """Angles in bfloat16 and float16 are computed in float32 and rounded once, which leaves fewer distinct values.
 
     float64 needs JAX_ENABLE_X64=1.
     """
     names = [name for name in DTYPES if name != "float64" or jax.config.jax_enable_x64]
-    rows = race([Sample({"line": name}, plan.count, draw(plan, plan.count, dtype=name)) for name in names], plan)
+    samples = [Sample(name, plan.count, draw(plan.count, name)) for name in names]
+    rows = race(samples, plan.rounds, plan.seconds)
     for row in rows:
         if "failed" not in row:
-            angles = draw(plan, plan.count, dtype=row["line"]).draw(keys(0))
+            angles = draw(plan.count, row["line"]).draw(keys(0))
             # NumPy does not sort bfloat16; float64 holds every value of the smaller dtypes.
             row["distinct"] = len(np.unique(np.asarray(angles).astype(np.float64)))
     return rows
 
 
-@section("keys", "line rate ratio", RATES, fastest)
+@section(
+    "keys",
+    "line rate ratio",
+    RATES,
+    compared(
+        "Keys",
+        "jax.random.key(seed, impl=NAME) makes such a key, which draws other angles.",
+        "Avoid these for speed.",
+    ),
+)
 def implementations(plan):
     """The key implementation makes the random words, which take most of the operations for a single concentration."""
-    drawing = draw(plan, plan.count)
+    drawing = draw(plan.count)
     makers = {name: functools.partial(keys, implementation=name) for name in IMPLEMENTATIONS}
-    return race(
-        [Sample({"line": name}, plan.count, drawing._replace(fresh=make)) for name, make in makers.items()], plan
-    )
+    samples = [Sample(name, plan.count, drawing._replace(fresh=make)) for name, make in makers.items()]
+    return race(samples, plan.rounds, plan.seconds)
 
 
-@section("devices", "line count rate ratio", RATES)
+@section(
+    "devices",
+    "line count rate ratio",
+    RATES,
+    compared("Devices", "Draw over all of them with out_sharding.", "Draw on one device, or more angles on each."),
+)
 def devices(plan):
     """One draw over the first 1, 2, 4, ... devices, with the same number of angles on each."""
     found = jax.local_devices()
@@ -272,29 +389,6 @@ def devices(plan):
     for number in (n for n in range(1, len(found) + 1) if n == len(found) or n & (n - 1) == 0):
         sharding = NamedSharding(Mesh(np.array(found[:number]), ("devices",)), PartitionSpec("devices"))
         count = plan.count * number
-        samples.append(Sample({"line": str(number)}, count, draw(plan, count, out_sharding=sharding)))
-    return race(samples, plan)
-
-
-@section("trace", "line calls seconds")
-def trace(plan):
-    """The longest operations of five draws.
-
-    To see when each of them runs, record a trace of your own program with jax.profiler.trace; docs/gpu.md shows how.
-    """
-    competitor = draw(plan, plan.count)
-    timing.first_call(competitor)
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder, create_perfetto_trace=True):
-            for i in range(TRACED_CALLS):
-                jax.block_until_ready(competitor.draw(keys(i)))
-        (path,) = Path(folder).rglob("perfetto_trace.json.gz")
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
-    seconds, calls = Counter(), Counter()
-    for event in events:
-        operation = (event.get("args") or {}).get("hlo_op")
-        if event.get("ph") == "X" and operation:
-            seconds[operation] += event.get("dur", 0) * 1e-6
-            calls[operation] += 1
-    return [{"line": name, "calls": calls[name], "seconds": total} for name, total in seconds.most_common(LONGEST)]
+        line = f"{number} device{'s' * (number > 1)}"
+        samples.append(Sample(line, count, draw(count, out_sharding=sharding)))
+    return race(samples, plan.rounds, plan.seconds) if len(samples) > 1 else []

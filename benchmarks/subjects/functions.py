@@ -4,10 +4,9 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.competitors import cycling, of_arrays, of_keys
-from benchmarks.peers import NUMPYRO, SCIPY, TFP, at_most, functions, values
+from benchmarks.peers import BROAD, NUMPYRO, SCIPY, TFP, at_most, functions, values
 from benchmarks.results import OURS
 from benchmarks.runner import Case
-from benchmarks.subjects.arrays import BROAD
 from benchmarks.timing import Competitor
 
 __all__ = ["cases", "quantiles"]

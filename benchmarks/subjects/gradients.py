@@ -1,11 +1,10 @@
 """Differentiate draws with respect to their concentrations."""
 
 from benchmarks.competitors import of_keys
-from benchmarks.peers import NORMAL, Spread, gradients, values
+from benchmarks.peers import BROAD, NARROW, NORMAL, gradients, values
 from benchmarks.results import OURS
 from benchmarks.runner import Case
 from benchmarks.subjects import pairs, sphere
-from benchmarks.subjects.arrays import BROAD
 
 __all__ = ["cases"]
 
@@ -37,7 +36,7 @@ def cases():
     return [
         Case("κ from 0.01 to 10,000", 2**19, gradients(BROAD), gpu=2**6),
         Case("κ = 5", 2**20, gradients(5.0), gpu=2**6),
-        Case("`vmap(grad)`, a key each", 2**14, mapped(Spread(0.5, 50.0)), gpu=2**6),
+        Case("`vmap(grad)`, a key each", 2**14, mapped(NARROW), gpu=2**6),
         *(Case(f"directions, d = {d}", sphere.size(d), sphere.gradients(d), gpu=2**4) for d in (2, 3, 4, 10, 768)),
         Case("pairs, in their correlation", 2**15, pairs.gradients(), gpu=2**4),
     ]

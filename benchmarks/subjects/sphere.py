@@ -3,10 +3,9 @@
 import numpy as np
 
 from benchmarks.competitors import of_arrays, of_keys
-from benchmarks.peers import ALONE, NORMAL, NORMAL_ALONE, SCIPY, TFP, at_most, shape, tfp, values
+from benchmarks.peers import ALONE, BROAD, NORMAL, NORMAL_ALONE, SCIPY, TFP, at_most, shape, tfp, values
 from benchmarks.results import OURS
 from benchmarks.runner import Case
-from benchmarks.subjects.arrays import BROAD
 from benchmarks.timing import Competitor
 
 __all__ = ["cases", "gradients", "size", "unit_vectors"]

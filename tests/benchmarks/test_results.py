@@ -9,7 +9,7 @@ from benchmarks import environment, guard, results, runner, text, timing
 from benchmarks.competitors import Unavailable
 from benchmarks.results import OURS, Results, Row
 
-HEAD = {"date": "2026-11-26", "tree": "0123456789abcdef", "processor": "a: processor, with # and commas"}
+HEAD = {"date": "2026-11-26", "version": "1.2.3", "tree": "0123", "processor": "a: processor, with # and commas"}
 ROWS = [
     Row("circle", "κ = 5", OURS, 2**20, "draws", 2.5e8, 2.4e8, 2.6e8, 1.0, 1.0, 1.0, 7),
     Row("circle", "κ = 5", "slow", 2**10, "draws", 1.25e7, 1e7, 2e7, 20.0, 18.0, 21.0, 7),
@@ -47,7 +47,7 @@ def test_tables_show_ratios_with_intervals_and_no_blank():
     [
         ((2.0, 1.8, 2.2), "2 (1.8 to 2.2)"),
         ((0.7, 0.6, 0.8), "0.7 (0.6 to 0.8)"),
-        ((1.1, 0.9, 1.3), "about the same"),
+        ((1.1, 0.9, 1.3), "1.1 (0.9 to 1.3)"),
         ((99.7, 78.2, 12345.6), "100 (78 to 12,346)"),
         ((3.0, 3.0, 3.0), "3"),
     ],
@@ -80,28 +80,46 @@ def test_changes_need_intervals_that_do_not_overlap():
     assert guard.changes(old, Results(HEAD, changed("equal", 1.05))) == ([], [])
 
 
+def test_tables_drop_empty_columns_and_show_failures():
+    rows = [{"line": "a", "count": 1000, "ratio": (1.1, 0.9, 1.3)}, {"line": "b", "failed": "no memory"}]
+    assert text.cells(rows, ("line", "count", "counted", "ratio")) == [
+        ["", "per call", "relative rate"],
+        ["a", "1,000", "1.1 (0.9 to 1.3)"],
+        ["b", "no memory", ""],
+    ]
+    assert text.table([("", "time"), ("long", "1 s")]) == "        time\n  long   1 s"
+
+
 @pytest.fixture
 def committed(tmp_path, monkeypatch):
     """Return the path of a file of results."""
-    path = tmp_path / "machine.csv"
+    path = tmp_path / guard.NEEDED
     path.write_text(Results(HEAD, ROWS).text(), encoding="utf-8")
-    monkeypatch.setattr(guard, "FILE", path)
+    monkeypatch.setattr(guard, "FOLDER", tmp_path)
+    monkeypatch.setattr(environment, "tree", lambda: "4567")
     return path
 
 
 @pytest.mark.parametrize(
-    ("tree", "arguments", "code", "says"),
+    ("version", "arguments", "code", "says"),
     [
-        (HEAD["tree"], ["--strict"], 0, "are those of this package"),
-        ("fedcba9876543210", [], 0, "not of the package's tree"),
-        ("fedcba9876543210", ["--strict"], 1, "not of the package's tree"),
-        (None, ["--strict"], 0, "skipped: without git"),
+        ("1.2.3", ["--strict"], 0, "version 1.2.3, of an earlier state of its code (2026-11-26)\n"),
+        ("1.3.0", [], 0, "version 1.2.3, not 1.3.0 (2026-11-26)\n"),
+        ("1.3.0", ["--strict"], 1, "measure cpu-2-cores.csv again"),
     ],
 )
-def test_the_guard_compares_trees(tree, arguments, code, says, committed, monkeypatch, capsys):
-    monkeypatch.setattr(environment, "tree", lambda: tree)
+def test_the_guard_compares_versions(version, arguments, code, says, committed, monkeypatch, capsys):
+    monkeypatch.setattr(guard, "__version__", version)
     assert guard.main(arguments) == code
     assert says in capsys.readouterr().out
+
+
+def test_the_version_of_a_file_without_one_is_that_of_its_code(monkeypatch):
+    known = {"0123:version.py": '"""About."""\n\n__version__ = "0.9.1"'}
+    monkeypatch.setattr(environment, "git", lambda command, name: known.get(name))
+    assert [guard.version_of({"tree": tree}) for tree in ("0123", "4567")] == ["0.9.1", None]
+    assert guard.version_of({"commit": "0123"}) is None
+    assert guard.version_of({"version": "1.0.0", "tree": "0123"}) == "1.0.0"
 
 
 def test_the_guard_compares_files(committed, tmp_path, capsys):
