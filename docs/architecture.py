@@ -6,10 +6,12 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+from docs.examples import drawing
+
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "jax_von_mises"
-INK, BLUE, GREY = "#222222", "#0072B2", "#555555"
-TEXT = {"va": "center", "color": INK, "linespacing": 1.2}
+BLUE, GREY = drawing.COLORS[1], "#555555"
+TEXT = {"va": "center", "linespacing": 1.2}
 
 
 def layers():
@@ -89,17 +91,6 @@ def picture():
     return figure
 
 
-def draw(folder):
-    """Write the picture into `folder`."""
-    import matplotlib
-
-    with matplotlib.rc_context(
-        {
-            "svg.hashsalt": PACKAGE.name,
-            "svg.fonttype": "path",
-            "font.family": "DejaVu Sans",
-        }
-    ):
-        picture().savefig(
-            folder / "architecture.svg", metadata={"Date": None}, facecolor="white"
-        )
+def draw(out):
+    """Write the picture to the file `out`."""
+    drawing.draw(out, picture)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import jax_von_mises
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs import pages
 
 project = "jax_von_mises"
 author = f"The {project} authors"
@@ -16,7 +18,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "mathml",
+    "docs.mathml",
 ]
 exclude_patterns = ["_build"]
 nitpicky = True
@@ -42,3 +44,8 @@ autodoc_typehints = "none"
 nitpick_ignore = [("py:exc", "TypeError"), ("py:exc", "ValueError")]
 # Some references are cited only in source comments, which the pages do not show.
 suppress_warnings = ["ref.footnote"]
+
+
+def setup(app):
+    """Draw the pictures before the pages are read."""
+    app.connect("builder-inited", lambda app: pages.draw())

@@ -7,17 +7,18 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 - ``programs``: the counts of programs for a GPU (`docs.results.programs`);
 - ``methods``: which methods each distribution has.
 
-``python -m docs.pages`` writes these parts, the notebook of the tour and the pictures in ``docs/_static``;
-``--examples`` also runs the examples again, which takes several minutes.
+``python -m docs.pages`` writes these parts and the notebook of the tour; ``--examples`` also runs the examples again,
+which takes a few minutes. The pictures in ``docs/_static`` are not committed: Sphinx calls `draw` before it reads the
+pages.
 """
 
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax_von_mises
@@ -34,50 +35,11 @@ TOUR = HERE / "tour.md"
 NOTEBOOK = HERE / "tour.ipynb"
 SECONDS = 900  # time limit of one example, on a busy machine
 
-INKED = (
-    "text.color",
-    "axes.labelcolor",
-    "axes.edgecolor",
-    "xtick.color",
-    "ytick.color",
-)
-SETTINGS = drawing.SETTINGS | dict.fromkeys(INKED, drawing.INK)
-
-# Colours of the pictures on light pages, and their replacements on dark pages.
-DARK = {
-    "#222222": "#e0e0e0",
-    "#dddddd": "#44494f",
-    "#ffffff": "#131416",
-    "#555555": "#a8a8a8",
-    "#bbbbbb": "#666c72",
-}
-THEME = (
-    "<style>svg{background:#ffffff}@media (prefers-color-scheme:dark){svg{background:#131416;fill:#e0e0e0}"
-    + "".join(
-        f'[style*="{paint}: {light}"]{{{paint}:{dark} !important}}'
-        for light, dark in DARK.items()
-        for paint in ("fill", "stroke")
-    )
-    + "}</style>"
-)
-
-
-def themed(svg):
-    """Return an SVG picture that follows the reader's preference for light or dark pages."""
-    if THEME in svg:
-        return svg
-    end = svg.index(">", svg.index("<svg")) + 1
-    return svg[:end] + THEME + svg[end:]
-
 
 def examples():
-    """Return the names of all examples that draw a picture."""
-    paths = (path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "drawing")
-    return [
-        path.stem
-        for path in paths
-        if "examples.drawing import" in path.read_text(encoding="utf-8")
-    ]
+    """Return the names of all examples."""
+    paths = sorted(EXAMPLES.glob("[a-z]*.py"))
+    return [path.stem for path in paths if path.stem != "drawing"]
 
 
 def output(example, block=None):
@@ -199,26 +161,37 @@ def notebook(text):
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def draw_tour(folder):
+def draw_tour(out):
     """Draw the picture of the tour by running the blocks of the page up to the one that saves it."""
     text = TOUR.read_text(encoding="utf-8")
-    program = ["import matplotlib", f"matplotlib.rcParams.update({SETTINGS!r})"]
-    for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
-        program.append(
-            block.replace('("angles.svg")', '("angles.svg", metadata={"Date": None})')
-        )
-        if "savefig" in block:
-            break
+    program = [f"import matplotlib; matplotlib.rcParams.update({drawing.SETTINGS!r})"]
+    program += re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    last = next(i for i, block in enumerate(program) if "savefig" in block)
     with tempfile.TemporaryDirectory() as scratch:
-        script = Path(scratch, "tour.py")
-        script.write_text("\n".join(program), encoding="utf-8")
-        subprocess.run(
-            [sys.executable, script.name],
-            cwd=scratch,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        shutil.copy(Path(scratch, "angles.svg"), folder / "tour.svg")
+        command = [sys.executable, "-c", "\n".join(program[: last + 1])]
+        subprocess.run(command, cwd=scratch, check=True, stdout=subprocess.DEVNULL)
+        svg = Path(scratch, "angles.svg").read_text(encoding="utf-8")
+    out.write_text(drawing.themed(svg), encoding="utf-8")
+
+
+def draw():
+    """Draw the pictures that are missing or older than the file that draws them, two at a time."""
+    makers = {
+        "architecture": (HERE / "architecture.py", architecture.draw),
+        "tour": (TOUR, draw_tour),
+    }
+    makers |= {name: (EXAMPLES / f"{name}.py", None) for name in examples()}
+
+    def update(name):
+        source, maker = makers[name]
+        out = STATIC / f"{name}.svg"
+        if out.exists() and out.stat().st_mtime > source.stat().st_mtime:
+            return
+        print(f"drawing {out.name}", flush=True)
+        maker(out) if maker else run(name)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(update, makers))
 
 
 def pages():
@@ -227,37 +200,29 @@ def pages():
 
 
 def run(example):
-    """Run an example at full size, and store its picture and its output."""
-    picture = STATIC / f"{example}.svg"
-    command = [sys.executable, "-m", f"docs.examples.{example}", "--out", str(picture)]
+    """Run an example at full size, which draws its picture, and return its output."""
+    out = str(STATIC / f"{example}.svg")
+    command = [sys.executable, "-m", f"docs.examples.{example}", "--out", out]
     done = subprocess.run(
         command, cwd=HERE.parent, capture_output=True, text=True, timeout=SECONDS
     )
     if done.returncode:
         raise RuntimeError(f"the example {example} failed:\n{done.stderr[-2000:]}")
-    (STATIC / f"{example}.txt").write_text(done.stdout, encoding="utf-8")
+    return done.stdout
 
 
 def main(arguments=None):
-    """Update all pages, pictures and the notebook."""
+    """Update all pages and the notebook."""
     parser = argparse.ArgumentParser(
         prog="python -m docs.pages", description=__doc__.splitlines()[0]
     )
     parser.add_argument(
-        "--examples",
-        action="store_true",
-        help="also run the examples again, which takes several minutes",
+        "--examples", action="store_true", help="also run the examples again"
     )
     options = parser.parse_args(arguments)
     for example in examples() if options.examples else ():
         print(f"running the example {example}", flush=True)
-        run(example)
-    architecture.draw(STATIC)
-    draw_tour(STATIC)
-    for picture in {*STATIC.glob("*.svg")} - {STATIC / "logo.svg"}:
-        picture.write_text(
-            themed(picture.read_text(encoding="utf-8")), encoding="utf-8"
-        )
+        (STATIC / f"{example}.txt").write_text(run(example), encoding="utf-8")
     for page in pages():
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     NOTEBOOK.write_text(notebook(TOUR.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,13 +1,20 @@
-"""Provide the command line, times, colours and picture settings of the examples; equal results give equal files."""
+"""Provide the command line, colours, tables and pictures of the examples; equal results give equal files."""
 
 import argparse
-import contextlib
-import time
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["COLORS", "GREY", "INK", "near", "parser", "seconds", "settings", "write"]
+__all__ = [
+    "COLORS",
+    "GREY",
+    "INK",
+    "draw",
+    "near",
+    "parser",
+    "posterior_table",
+    "table",
+]
 
 # Distinguishable with a colour vision deficiency (Okabe and Ito): orange, blue, green,
 # pink, sky, gold.
@@ -25,9 +32,36 @@ SETTINGS = {
     "axes.titlelocation": "left",
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.7,
+    "legend.frameon": False,
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
 }
+INKED = (
+    "text.color",
+    "axes.labelcolor",
+    "axes.edgecolor",
+    "xtick.color",
+    "ytick.color",
+)
+SETTINGS |= dict.fromkeys(INKED, INK)
+
+# Colours of a picture on light pages, and their replacements on dark pages.
+DARK = {
+    "#222222": "#e0e0e0",
+    "#dddddd": "#44494f",
+    "#ffffff": "#131416",
+    "#555555": "#a8a8a8",
+    "#bbbbbb": "#666c72",
+}
+REPLACED = "".join(
+    f'[style*="{paint}: {light}"]{{{paint}:{dark} !important}}'
+    for light, dark in DARK.items()
+    for paint in ("fill", "stroke")
+)
+THEME = (
+    "<style>svg{background:#ffffff}@media (prefers-color-scheme:dark)"
+    "{svg{background:#131416;fill:#e0e0e0}" + REPLACED + "}</style>"
+)
 
 
 def parser(text):
@@ -44,33 +78,41 @@ def parser(text):
 
 def near(angles, centre):
     """Return angles moved by full turns to within half a turn of `centre`."""
-    return centre + np.remainder(angles - centre + np.pi, 2 * np.pi) - np.pi
+    return centre + (angles - centre + np.pi) % (2 * np.pi) - np.pi
 
 
-def seconds(function, *given):
-    """Return the time of the first call, which compiles, and the shortest of five further ones."""
-    import jax  # some examples choose its devices before they import it
-
-    times = []
-    for _ in range(6):
-        begun = time.perf_counter()
-        jax.block_until_ready(function(*given))
-        times.append(time.perf_counter() - begun)
-    return times[0], min(times[1:])
+def table(head, rows):
+    """Return a Markdown table of texts whose first column is aligned to the left and all others to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-@contextlib.contextmanager
-def settings():
-    """Apply the picture settings; Matplotlib is imported here because examples without `--out` do not need it."""
-    import matplotlib
+def posterior_table(truth, methods, digits):
+    """Return the table of true values, and of the mean and standard deviation of the draws of each method."""
+    rows = [[name, f"{value:.{digits}f}"] for name, value in truth.items()]
+    for row in rows:
+        for draws in methods.values():
+            values = draws[row[0]]
+            row += [f"{each:.{digits}f}" for each in (values.mean(), values.std())]
+    heads = [head for method in methods for head in (f"{method} mean", "sd")]
+    return table(["", "true", *heads], rows)
 
-    with matplotlib.rc_context(SETTINGS):
-        yield
+
+def themed(svg):
+    """Return an SVG picture that follows the reader's preference for light or dark pages."""
+    end = svg.index(">", svg.index("<svg")) + 1
+    return svg[:end] + THEME + svg[end:]
 
 
-def write(figure, out):
-    """Write a figure without a date, so that equal results give equal bytes."""
+def draw(out, picture, *given):
+    """Write the figure `picture(*given)` to the file `out`, without a date; do nothing if `out` is None."""
+    if out is None:
+        return
+    import matplotlib  # only needed for pictures
+
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(
-        out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=150
-    )
+    svg = out.suffix == ".svg"
+    with matplotlib.rc_context(SETTINGS):
+        picture(*given).savefig(out, metadata={"Date": None} if svg else None, dpi=150)
+    if svg:
+        out.write_text(themed(out.read_text(encoding="utf-8")), encoding="utf-8")

@@ -13,7 +13,6 @@ from jax import lax, random
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from docs.examples import pipeline
 from jax_von_mises import (
     Mixture,
     SineBivariateVonMises,
@@ -470,28 +469,3 @@ def test_invalid_shard(change, message):
                 lambda: sample_shard(**arguments), mesh=mesh_of((8,), AxisType.Auto), in_specs=(), out_specs=P("x")
             )
         )
-
-
-# ------------------------------------------------------------------------------------------------ examples
-
-
-@pytest.mark.more
-def test_pipeline(capsys):
-    small = ["--batches", "4", "--walkers", "64", "--steps", "100", "--repeats", "1"]
-    pipeline.main([*small, "--devices", "2"])
-    printed = capsys.readouterr().out
-    assert "results: the same, bit for bit" in printed
-    mean, expected = map(float, re.search(r"distance: (\S+), expected (\S+)", printed).groups())
-    # The squared distance is approximately exponential, so this is six standard errors.
-    assert abs(mean / expected - 1) < 6 / np.sqrt(4 * 64)
-
-
-@pytest.mark.more
-def test_pipeline_keeps_its_devices():
-    """Batches are drawn on the first device and summed on the second."""
-    first, second = jax.devices()[2:4]
-    shape = (64, 100)
-    assert pipeline.draw(jax.device_put(KEY, first), 1, shape).devices() == {first}
-    total = pipeline.pipeline(KEY, first, second, 4, shape)
-    assert total.devices() == {second}
-    assert equal(total, pipeline.pipeline(KEY, first, first, 4, shape))
