@@ -632,42 +632,37 @@ def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tup
     of the arc.
     """
     compute = arguments.compute_dtype(dtype)
-    table = table_of(distribution, compute)
-    fixed, logs = lax.stop_gradient(table), density_of(distribution)
+    divided, logs = divide(distribution, compute), density_of(distribution)
+    fixed = lax.stop_gradient(divided)
     mass = nan_unless(jnp.asarray(mass, compute), (mass >= 0) & (mass <= 1))
     within = jnp.where(jnp.isnan(mass), 0.5, mass)
 
-    def angle(q: jax.Array, table: quantiles.Table) -> jax.Array:
-        """Return the angle with probability `q` in [0, 2) below it, counted through pi."""
-        turns = jnp.floor(q)
-        rest = q - turns
+    def ends(q: jax.Array, divided: panels.Panels) -> tuple[jax.Array, jax.Array]:
+        """Return the ends of the arcs that begin where the probability is `q`, counted through pi; their densities."""
+        both = jnp.stack([q, q + jnp.broadcast_to(within.reshape(-1, 1), q.shape)])
+        turns = jnp.floor(both)
+        rest = both - turns
         upper = rest > 0.5
-        tail = clip(jnp.where(upper, 1 - rest, rest), panels.SMALLEST_TAIL[np.dtype(compute).name], 0.5)
-        return table.angle(tail, upper) + turns.astype(compute) * (2 * np.pi)
+        x, density = panels.quantile(divided, jnp.where(upper, 1 - rest, rest) * divided.total, upper)
+        return x + turns.astype(compute) * (2 * np.pi), density
 
-    flat = within.reshape(-1, 1)
-    starts = jnp.asarray(np.arange(ARCS) / ARCS, compute)[None]
-    first = jnp.argmin(angle(starts + flat, fixed) - angle(starts + jnp.zeros_like(flat), fixed), 1)
-    low = first.reshape(within.shape).astype(compute) / ARCS
+    starts = jnp.broadcast_to(jnp.asarray(np.arange(ARCS) / ARCS, compute), (within.size, ARCS))
+    low, high = ends(starts, fixed)[0]
+    best = jnp.argmin(high - low, 1, keepdims=True).astype(compute) / ARCS
 
-    def density(x: jax.Array) -> jax.Array:
-        levels: jax.Array = log_prob(TabulatedDistribution(logs, fixed), x, np.dtype(compute))
-        return levels
-
-    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
+    def halve(_: int, interval: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = interval
         middle = 0.5 * (low + high)
-        further = density(angle(middle + 1 + within, fixed)) > density(angle(middle + 1, fixed))
+        density = ends(middle + 1, fixed)[1]  # from 1 turn below, no probability is negative
+        further = density[1] > density[0]
         return jnp.where(further, middle, low), jnp.where(further, high, middle)
 
-    # Counted from 1 turn below, so that no probability is negative.
-    ends = low - 1 / ARCS, low + 1 / ARCS
-    at = lax.stop_gradient(0.5 * sum(lax.fori_loop(0, jnp.finfo(compute).nmant, halve, ends)))
-    at = at - jnp.floor(at)
-    low, high = angle(at, table), angle(at + within, table)
+    interval = best - 1 / ARCS, best + 1 / ARCS
+    at = lax.stop_gradient(0.5 * sum(lax.fori_loop(0, jnp.finfo(compute).nmant, halve, interval)))
+    found = ends(at - jnp.floor(at), divided)[0].reshape(2, *within.shape)
     # The mode is the limit of arcs that become shorter.
-    mode = mode_of(logs, table.panels)
-    low, high = (jnp.where(within == 0, mode, end) + 0 * mass for end in (low, high))
+    mode = mode_of(logs, divided)
+    low, high = (jnp.where(within == 0, mode, end) + 0 * mass for end in found)
     return low.astype(dtype), high.astype(dtype)
 
 
