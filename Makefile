@@ -16,7 +16,7 @@ CONSTRAINTS = tests/constraints.txt
 # workarounds for the compiler, streams, the runtime and NumPyro.
 SMOKE = tests/sampling/test_counter.py tests/sampling/test_gradients.py tests/sampling/test_sharded.py \
   tests/numerics/test_xla.py tests/streams/test_writer.py tests/streams/test_batches.py tests/runtime \
-  tests/distributions/test_numpyro.py tests/tools/test_cpu_programs.py
+  tests/distributions/test_numpyro.py
 # Tests whose result may differ with one CPU device, as most users have; all tests run with eight.
 ONE_DEVICE = tests/test_modes.py "tests/numerics/test_xla.py::test_meshes_keep_their_shapes[AxisType.Explicit]"
 # tools/gpu_programs.json holds the results of this release.

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -166,3 +167,34 @@ def examples() -> dict[str, Example]:
 EXAMPLES = examples()
 # Those of which the other ones are made.
 PLAIN = {kind.__name__ for kind in public_classes()} | {"Torus", "CircularDistribution"}
+
+# Methods of a value of the event's shape, and of a number.
+OF_POINTS = {"log_prob", "prob", "responsibilities", "score"}
+OF_NUMBERS = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_survival_function", "icdf", "isf", "quantile"}
+OF_NUMBERS |= {"interval", "standard_errors", "cosine_cdf", "cosine_icdf", "conditional", "marginal_log_prob"}
+OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
+# Those that make distributions, or that return no array.
+OTHERS = {"fit", "from_natural", "broadcast", "marginal", "tabulate"}
+
+
+def methods(one):
+    """Return the names of the public methods."""
+    kind = type(one)
+    public = (name for name in dir(kind) if not name.startswith("_") and name not in OTHERS and not name.isupper())
+    return [name for name in public if callable(getattr(kind, name)) and hasattr(one, name)]
+
+
+def called(one, name, shape):
+    """Return what a method returns, as arrays, for values of a shape."""
+    method = getattr(one, name)
+    if name in ("sample", "sample_and_log_prob"):
+        found = method(jax.random.key(0), shape)
+    elif name in OF_POINTS:
+        found = method(jnp.full(shape + one.event_shape, 0.3, one.dtype))
+    elif name in OF_NUMBERS:
+        found = method(jnp.full(shape, 0.3, one.dtype))
+    elif name in OF_ANOTHER:
+        found = method(one)
+    else:
+        found = method(2) if name == "moment" else method()
+    return jnp.zeros(found.batch_shape, found.dtype) if isinstance(found, Parametric) else found

@@ -7,42 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_von_mises.engine.base import Parametric, of_one_angle
+from jax_von_mises.engine.base import of_one_angle
 from tests.distributions.conformance.cases import LIGHT, PLAIN, marked
-from tests.distributions.conformance.examples import EXAMPLES
+from tests.distributions.conformance.examples import EXAMPLES, OF_NUMBERS, OF_POINTS, called, methods
 
-# Methods of a value of the event's shape, and of a number.
-OF_POINTS = {"log_prob", "prob", "responsibilities", "score"}
-OF_NUMBERS = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_survival_function", "icdf", "isf", "quantile"}
-OF_NUMBERS |= {"interval", "standard_errors", "cosine_cdf", "cosine_icdf", "conditional", "marginal_log_prob"}
-OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
 # Those whose results have further axes.
 SEVERAL = {"responsibilities", "probs", "log_weights", "natural"}
-# Those that make distributions, or that return no array.
-OTHERS = {"fit", "from_natural", "broadcast", "marginal", "tabulate"}
-
-
-def methods(one):
-    """Return the names of the public methods."""
-    kind = type(one)
-    public = (name for name in dir(kind) if not name.startswith("_") and name not in OTHERS and not name.isupper())
-    return [name for name in public if callable(getattr(kind, name)) and hasattr(one, name)]
-
-
-def called(one, name, shape):
-    """Return what a method returns, as arrays, for values of a shape."""
-    method = getattr(one, name)
-    if name in ("sample", "sample_and_log_prob"):
-        found = method(jax.random.key(0), shape)
-    elif name in OF_POINTS:
-        found = method(jnp.full(shape + one.event_shape, 0.3, one.dtype))
-    elif name in OF_NUMBERS:
-        found = method(jnp.full(shape, 0.3, one.dtype))
-    elif name in OF_ANOTHER:
-        found = method(one)
-    else:
-        found = method(2) if name == "moment" else method()
-    return jnp.zeros(found.batch_shape, found.dtype) if isinstance(found, Parametric) else found
 
 
 def traced(example, given, name, shape):
