@@ -74,7 +74,7 @@ lint: .venv-lint/installed ## check style, types, layers, the install script and
 
 docs: .venv-docs/installed ## build the documentation into docs/_build
 	.venv-docs/bin/python -m sphinx -W --keep-going docs docs/_build
-pages: .venv-docs/installed ## update the tables and pictures of the pages, and run the examples: ten minutes
+pages: .venv-docs/installed ## update the tables and outputs on the pages, and run the examples: three minutes
 	.venv-docs/bin/python -m docs.pages --examples
 docs-code: .venv-test/installed ## run the code of the pages and docstrings that `make test` leaves out
 	.venv-test/bin/python $(PYTEST) -m slow tests/docs/test_docs.py

@@ -127,8 +127,8 @@ def picture(x, models):
     for name, model, colour in zip(NAMES, models, COLORS[:2], strict=True):
         heights = np.sqrt(len(x) * width * np.asarray(model.prob(angles)))
         rose.plot(angles, heights, color=colour, label=name)
-    rose.set(theta_zero_location="N", theta_direction=-1, title="Clockwise from north")
-    rose.legend(loc="lower left")
+    rose.set(theta_zero_location="N", theta_direction=-1, yticks=[])
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 

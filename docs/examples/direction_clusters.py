@@ -109,7 +109,7 @@ def picture(mixture, x, of, women):
         for sex, marker, name in ((women, "o", "women"), (~women, "^", "men")):
             chosen = (of == j) & sex
             if chosen.any():
-                label = f"{chosen.sum()} {name}"
+                label = f"{name}: {chosen.sum()}"
                 axes.plot(*flat(x[chosen]), marker, color=COLORS[j], label=label)
     axes.plot(*flat(np.eye(3)[[0, 1, 2, 0]]), color=GREY, linewidth=1)
     for name, corner in zip(NAMES, flat(np.eye(3)).T, strict=True):

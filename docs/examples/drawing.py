@@ -30,6 +30,8 @@ SETTINGS = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "contour.linewidth": 0.7,
+    "contour.negative_linestyle": "solid",
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.7,
     "legend.frameon": False,

@@ -112,7 +112,7 @@ def picture(size):
     """Return the figure: headings over time, and the posterior after the first reading after the outage."""
     from matplotlib.figure import Figure
 
-    shown = jax.tree.map(np.asarray, run(jax.random.key(728), (size,)))
+    shown = jax.tree.map(np.asarray, run(jax.random.key(41), (size,)))
     _, headings, ((estimate, cloud), (_, density)) = shown
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.9, 1))
