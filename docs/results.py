@@ -1,9 +1,10 @@
 """Turn committed benchmark results into Markdown for the pages (see `docs.pages`)."""
 
 import json
+import statistics
 from pathlib import Path
 
-from benchmarks import results
+from benchmarks import first_calls, results
 from benchmarks.exactness import report as exactness
 from benchmarks.peers import (
     ALONE,
@@ -174,6 +175,22 @@ def programs():
     return table(["per angle, pair or direction", *columns], lines)
 
 
+def of_first_calls(path):
+    """Return the table of the first calls of each class's methods, the class with the slowest one first."""
+    _, rows = first_calls.read(path)
+    by_class = {}
+    for name, method, _, multiple in rows:
+        by_class.setdefault(name, []).append((float(multiple), method))
+    lines = []
+    for name, calls in by_class.items():
+        slowest = ", ".join(
+            f"`{method}` {multiple:.2g}" for multiple, method in calls[:3]
+        )
+        middle = statistics.median(multiple for multiple, _ in calls)
+        lines.append([f"`{name}`", str(len(calls)), f"{middle:.2g}", slowest])
+    return table(["", "methods", "median", "slowest"], lines)
+
+
 def expected(found):
     """Return what a reader should expect of a draw like the one on the front page."""
     rows = {(row.group, row.case): row for row in found.rows if row.peer == OURS}
@@ -284,10 +301,13 @@ def part(name, machine=MACHINE):
     Parameters
     ----------
     name : str
-        ``"machine"``, ``"headline"``, ``"slower"``, ``"expected"``, ``"gpu"``, ``"exactness"`` or a group of cases.
+        ``"machine"``, ``"headline"``, ``"slower"``, ``"expected"``, ``"gpu"``, ``"first-calls"``, ``"exactness"`` or a
+        group of cases.
     machine : str
         The stem of the results' file.
     """
+    if name == "first-calls":
+        return of_first_calls(RESULTS / f"first-calls-{machine}.csv")
     if name == "exactness":
         return exactness.markdown(RESULTS / f"exactness-{machine}.csv")
     found = load(machine)

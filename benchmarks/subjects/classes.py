@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,7 @@ VALUES = {
 }
 VALUES |= {"nonnegative and finite": VALUES["nonnegative"], "direction": VALUES["vector"]}
 COUNT = 1000  # draws of a first call
+BASE = "normal"  # the first call with which others are compared
 
 
 class Made(NamedTuple):
@@ -138,14 +140,16 @@ def methods(distribution):
     import jax
 
     key = jax.random.key(0)
-    draws = jax.block_until_ready(distribution.sample(key, (COUNT,)))
-    known = {"value": draws, "samples": draws, "key": key, "other": distribution, "size": COUNT, "order": 1}
+    # Unit vectors are also angles. Draws would compile programs of which others then have parts.
+    values = np.random.default_rng(1).normal(size=(COUNT, *distribution.event_shape)).astype(np.float32)
+    values /= np.linalg.norm(values, axis=-1, keepdims=True) if values.ndim > 1 else 1
+    known = {"value": values, "samples": values, "key": key, "other": distribution, "size": COUNT, "order": 1}
     known |= {"q": np.float32(0.3), "mass": np.float32(0.3), "phi": np.float32(0.3)}
     found = {"gradient of sample": lambda: gradient(distribution, key)}
     for name in dir(type(distribution)):
         function = getattr(type(distribution), name)
-        if name.startswith("_") or not callable(function):
-            continue
+        if name.startswith("_") or not callable(function) or re.fullmatch(r"See `\w+`\.", function.__doc__ or ""):
+            continue  # the last are other names of methods
         listed = inspect.signature(function).parameters.values()
         needed = [each.name for each in listed if each.default is each.empty and each.name != "self"]
         if all(each in known for each in needed) and name not in ("sample", "sample_and_log_prob"):
@@ -162,14 +166,19 @@ def gradient(distribution, key):
 
 
 def first_calls(name, method=None):
-    """Print the seconds of the first call of one method in this process, or of each, without compiled programs."""
+    """Print the seconds of the first call of one method in this process, or of each, without compiled programs.
+
+    The first call of `jax.random.normal` comes before it.
+    """
     import time
 
     import jax
 
     how, found = made()[name], {}
-    calls = methods(how.build(*how.given()))
-    for each in [method] if method else calls:
+    key = jax.block_until_ready(jax.random.key(0))
+    base = {BASE: lambda: jax.random.normal(key, (COUNT,))}
+    calls = base | methods(how.build(*how.given()))
+    for each in [BASE, method] if method else calls:
         jax.clear_caches()
         begin = time.perf_counter()
         try:

@@ -97,6 +97,13 @@ def cauchy_entropy(loc: jax.Array, rho: jax.Array) -> jax.Array:
     return nan_unless(math.log(2 * np.pi) + jnp.log1p(-rho) + jnp.log1p(rho), jnp.isfinite(loc))
 
 
+def cauchy_divergence(x: jax.Array, rho: jax.Array, other: jax.Array) -> jax.Array:
+    """Return the divergence from the law to that at `x` with the length `other`, with full relative accuracy."""
+    rho, other = valid_length(rho, 1), valid_length(other, 1)
+    apart = jnp.square(rho - other) + 4 * rho * other * jnp.square(jnp.sin(0.5 * x))
+    return jnp.where(apart == 0, 0, jnp.log1p(apart / ((1 - rho) * (1 + rho) * (1 - other) * (1 + other))))
+
+
 def cauchy_length(order: int, rho: jax.Array) -> jax.Array:
     """Return the mean of cos(order * x)."""
     return valid_length(rho, 1) ** order
@@ -170,6 +177,19 @@ def cardioid_entropy(loc: jax.Array, rho: jax.Array) -> jax.Array:
     rho = nan_unless(valid_length(rho, 0.5), jnp.isfinite(loc))
     s = jnp.sqrt((1 - 2 * rho) * (1 + 2 * rho))
     return math.log(4 * np.pi) - jnp.log1p(s) - 4 * rho * rho / (1 + s)
+
+
+def cardioid_divergence(x: jax.Array, rho: jax.Array, other: jax.Array) -> jax.Array:
+    """Return the divergence from the law to that at `x` with the length `other`.
+
+    The density is that of (1 + b^2 + 2 b cos(x)) / (1 + b^2), with b = 2 rho / (1 + sqrt(1 - 4 rho^2)).
+    """
+    rho, other = valid_length(rho, 0.5), valid_length(other, 0.5)
+    b, of_other = (2 * r / (1 + jnp.sqrt((1 - 2 * r) * (1 + 2 * r))) for r in (rho, other))
+    apart = (b - of_other) + 2 * of_other * jnp.square(jnp.sin(0.5 * x))
+    found = jnp.log1p((of_other - b) * (of_other + b) / (1 + b * b)) + 2 * rho * apart
+    # Rounding may make it negative, but does not spoil its derivatives.
+    return jnp.where(found < 0, found - lax.stop_gradient(found), found)
 
 
 def cardioid_length(order: int, rho: jax.Array) -> jax.Array:

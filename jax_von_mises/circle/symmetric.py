@@ -12,7 +12,7 @@ from jax_von_mises import arguments
 from jax_von_mises.any_density.distribution import OfDensity
 from jax_von_mises.circle import named
 from jax_von_mises.circle import symmetric_draw as families
-from jax_von_mises.engine.base import Parameter, Parametric
+from jax_von_mises.engine.base import OfAngles, Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.numerics import symmetric
 from jax_von_mises.numerics.circle import deviation
@@ -91,6 +91,19 @@ class Symmetric(Parametric, OfDensity):
         """
         return von_mises.about_mean(self.mean(), self._evaluate("interval", symmetric.width(self.TAILS), mass=mass))
 
+    def kl_divergence(self, other: OfAngles) -> jax.Array:
+        """Return the Kullback-Leibler divergence from `self` to `other` in nats: the mean of log(self / other).
+
+        `other` is a distribution of one angle, of any class; the batches broadcast. Between two wrapped Cauchy or two
+        cardioid distributions, it has a closed form.
+        """
+        formula = symmetric.divergence(self.LAW)
+        if formula is None or not isinstance(other, Symmetric) or other.LAW is not self.LAW:
+            return super().kl_divergence(other)
+        of_other = {f"other.{name}": value for name, value in other._parameters().items()}
+        caller = f"{type(self).__name__}.kl_divergence"
+        return von_mises.check_and_compute(caller, formula, **self._parameters(), **of_other)
+
     def _counted(
         self, method: str, function: von_mises.Function, start: ArrayLike | None, **value: ArrayLike
     ) -> jax.Array:
@@ -133,7 +146,7 @@ class WrappedCauchy(Symmetric):
     loc: ArrayLike
     rho: ArrayLike
 
-    LAW = symmetric.Law(named.cauchy_log_density, named.cauchy_length)
+    LAW = symmetric.Law(named.cauchy_log_density, named.cauchy_length, named.cauchy_divergence)
     TAILS = symmetric.Tails(named.cauchy_lower_tail, named.cauchy_quantile, point=1.0)
     FAMILY = families.WRAPPED_CAUCHY
     PARAMETERS = (Parameter("loc", "angle"), Parameter("rho", "length"))
@@ -172,7 +185,7 @@ class Cardioid(Symmetric):
     loc: ArrayLike
     rho: ArrayLike
 
-    LAW = symmetric.Law(named.cardioid_log_density, named.cardioid_length)
+    LAW = symmetric.Law(named.cardioid_log_density, named.cardioid_length, named.cardioid_divergence)
     TAILS = symmetric.Tails(named.cardioid_lower_tail, named.cardioid_quantile)
     FAMILY = families.CARDIOID
     PARAMETERS = (Parameter("loc", "angle"), Parameter("rho", "half length"))

@@ -15,6 +15,7 @@ import numpy as np
 from jax_von_mises.numerics.circle import (
     TWO_PI,
     at_exact,
+    deviation,
     exact_deviation,
     half_pi_rest,
     less_turns,
@@ -34,6 +35,8 @@ class Law(NamedTuple):
     """``log_density(x, shape)`` for x in [-pi, pi]."""
     length: Callable[[int, jax.Array], jax.Array]
     """``length(order, shape)`` is the mean of cos(order * x)."""
+    divergence: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None
+    """``divergence(x, shape, other)`` is the Kullback-Leibler divergence to the law at x with another shape."""
 
 
 class Tails(NamedTuple):
@@ -63,6 +66,19 @@ def length(law: Law, order: int) -> Function:
 
     def compute(loc: jax.Array, shape: jax.Array) -> jax.Array:
         return nan_unless(law.length(order, shape), jnp.isfinite(loc))
+
+    return compute
+
+
+@functools.cache
+def divergence(law: Law) -> Function | None:
+    """Return a function of (loc, shape, loc, shape), the divergence from the first law to the second, if it has one."""
+    formula = law.divergence
+    if formula is None:
+        return None
+
+    def compute(loc: jax.Array, shape: jax.Array, other_loc: jax.Array, other_shape: jax.Array) -> jax.Array:
+        return formula(deviation(other_loc, loc)[0], shape, other_shape)
 
     return compute
 

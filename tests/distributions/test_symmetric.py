@@ -201,6 +201,29 @@ def test_infinitely_wide_normals():
     np.testing.assert_allclose(WrappedNormal(0.5, np.inf).log_prob(1.0), -np.log(2 * np.pi), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=slow)])
+def test_divergences(dtype):
+    """They are sums over a fine grid of angles, 0 for equal laws, and infinite from a point mass or next to one."""
+    x = np.linspace(-np.pi, np.pi, 2**14, endpoint=False)
+    densities = {
+        WrappedCauchy: lambda x, rho: (1 - rho**2) / (1 + rho**2 - 2 * rho * np.cos(x)),
+        Cardioid: lambda x, rho: 1 + 2 * rho * np.cos(x),
+    }
+    for (make, density), most in zip(densities.items(), (0.99, 0.499), strict=True):
+        loc, rho = np.array([0.3, -3.0, 2.0, 0.3], dtype), (most * np.array([0.0, 0.5, 1.0, 0.9])).astype(dtype)
+        of_other = np.array([1.0, 3.1, -1.0, 0.3], dtype), (most * np.array([0.7, 0.0, 0.2, 0.9])).astype(dtype)
+        with jax.enable_x64(dtype == np.float64):
+            one, two = make(loc, rho), make(*of_other)
+            found = np.asarray(one.kl_divergence(two), float)
+            slopes = jax.grad(lambda one, two: one.kl_divergence(two).sum())(one, two)
+        (loc, rho), (other_loc, other) = np.float64([loc, rho]), np.float64(of_other)
+        p, q = density(x[:, None] - loc, rho), density(x[:, None] - other_loc, other)
+        np.testing.assert_allclose(found, np.mean(p * np.log(p / q), 0), rtol=3e-6 if dtype == np.float32 else 1e-12)
+        assert np.isfinite(slopes.rho).all()
+    assert WrappedCauchy(0.0, 1.0).kl_divergence(WrappedCauchy(0.0, 0.5)) == np.inf
+    assert np.isnan(Cardioid(0.0, 0.3).kl_divergence(Cardioid(np.inf, 0.3)))
+
+
 def exact_score(x, scale):
     """Return the derivative of the logarithm of the wrapped normal density, by its sum over turns."""
     x, scale = mpmath.mpf(float(x)), mpmath.mpf(float(scale))
