@@ -1,4 +1,4 @@
-"""Fill the pages with results and outputs, so that they look the same on a code host and in the built site.
+"""Fill the pages with results and outputs, which a code host shows as well as the built site, and draw its pictures.
 
 A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!-- end -->``. The kinds are:
 
@@ -13,6 +13,7 @@ pages.
 """
 
 import argparse
+import contextlib
 import json
 import re
 import subprocess
@@ -176,22 +177,34 @@ def draw_tour(out):
 
 def draw():
     """Draw the pictures that are missing or older than the file that draws them, two at a time."""
-    makers = {
-        "architecture": (HERE / "architecture.py", architecture.draw),
-        "tour": (TOUR, draw_tour),
-    }
+    makers = {"tour": (TOUR, draw_tour)}
     makers |= {name: (EXAMPLES / f"{name}.py", None) for name in examples()}
 
     def update(name):
         source, maker = makers[name]
         out = STATIC / f"{name}.svg"
-        if out.exists() and out.stat().st_mtime > source.stat().st_mtime:
+        changed = max(
+            file.stat().st_mtime for file in (source, EXAMPLES / "drawing.py")
+        )
+        if out.exists() and out.stat().st_mtime > changed:
             return
         print(f"drawing {out.name}", flush=True)
-        maker(out) if maker else run(name)
+        with complete(out) as unfinished:
+            maker(unfinished) if maker else run(name, unfinished)
 
+    with complete(STATIC / "architecture.svg") as unfinished:
+        architecture.draw(unfinished)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(update, makers))
+
+
+@contextlib.contextmanager
+def complete(out):
+    """Return a name for a file that gets the name `out` when it is complete, so that no part of one stays."""
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".") as folder:
+        unfinished = Path(folder, out.name)
+        yield unfinished
+        unfinished.replace(out)
 
 
 def pages():
@@ -199,10 +212,9 @@ def pages():
     return [HERE.parent / "README.md", *sorted(HERE.glob("*.md"))]
 
 
-def run(example):
+def run(example, out):
     """Run an example at full size, which draws its picture, and return its output."""
-    out = str(STATIC / f"{example}.svg")
-    command = [sys.executable, "-m", f"docs.examples.{example}", "--out", out]
+    command = [sys.executable, "-m", f"docs.examples.{example}", "--out", str(out)]
     done = subprocess.run(
         command, cwd=HERE.parent, capture_output=True, text=True, timeout=SECONDS
     )
@@ -222,7 +234,9 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     for example in examples() if options.examples else ():
         print(f"running the example {example}", flush=True)
-        (STATIC / f"{example}.txt").write_text(run(example), encoding="utf-8")
+        with complete(STATIC / f"{example}.svg") as out:
+            printed = run(example, out)
+        (STATIC / f"{example}.txt").write_text(printed, encoding="utf-8")
     for page in pages():
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     NOTEBOOK.write_text(notebook(TOUR.read_text(encoding="utf-8")), encoding="utf-8")

@@ -317,4 +317,8 @@ def part(name, machine=MACHINE):
     if name in made:
         return made[name](found)
     rows = [row for row in found.rows if row.group == name]
+    if not rows:
+        raise ValueError(
+            f"the results of {machine} have no group {name}; a page asks for it"
+        )
     return (errors if name == "accuracy" else compared)(rows)

@@ -118,7 +118,8 @@ class OfDensity(OfAngles):
         """Return both ends of the shortest arc with the probability `mass` in [0, 1].
 
         The second end is not reduced to one turn, so that it is never below the first. If there are several such arcs,
-        the result is one of them. For a mass of 0, both ends are the mode.
+        the result is one of them. For a mass of 0, both ends are the mode. Derivatives keep the probability before the
+        arc fixed; where that changes with a parameter, they are not those of the shortest arc.
         """
         low, high = self._of_value(shortest_arc, "interval", mass=mass)
         return low, high
@@ -438,6 +439,8 @@ Density = CircularDistribution | TabulatedDistribution
 LARGE_ERROR = 0.1
 # Arcs among which `interval` looks for the shortest.
 ARCS = 512
+# Difference in radians by which another arc must be shorter than the one whose ends have equal densities.
+CLEARLY = 1e-4
 
 
 def density_of(source: Density) -> CircularDistribution:
@@ -628,8 +631,8 @@ def kl_divergence(distribution: Density, other: OfAngles) -> jax.Array:
 def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
     """Compute the ends of the shortest arcs with the probabilities `mass`.
 
-    Between the two best neighbours of the best of some arcs, halve the interval until the density is equal at both ends
-    of the arc.
+    Between the two neighbours of the best of some arcs, halve the interval until the density is equal at both ends of
+    the arc.
     """
     compute = arguments.compute_dtype(dtype)
     divided, logs = divide(distribution, compute), density_of(distribution)
@@ -657,9 +660,13 @@ def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tup
         further = density[1] > density[0]
         return jnp.where(further, middle, low), jnp.where(further, high, middle)
 
-    interval = best - 1 / ARCS, best + 1 / ARCS
-    at = lax.stop_gradient(0.5 * sum(lax.fori_loop(0, jnp.finfo(compute).nmant, halve, interval)))
-    found = ends(at - jnp.floor(at), divided)[0].reshape(2, *within.shape)
+    low, high = lax.fori_loop(0, jnp.finfo(compute).nmant, halve, (best - 1 / ARCS, best + 1 / ARCS))
+    # Where the density jumps, the arc may be shorter at an end of the last interval, or was so from the beginning.
+    at = lax.stop_gradient(jnp.concatenate([0.5 * (low + high), low, high, best], 1))
+    low, high = ends(at - jnp.floor(at), divided)[0]
+    length = lax.stop_gradient(high - low) + jnp.asarray(np.array([[0, *[CLEARLY] * 3]]), compute)
+    chosen = jnp.argmin(length, 1, keepdims=True)
+    found = (jnp.take_along_axis(end, chosen, 1).reshape(within.shape) for end in (low, high))
     # The mode is the limit of arcs that become shorter.
     mode = mode_of(logs, divided)
     low, high = (jnp.where(within == 0, mode, end) + 0 * mass for end in found)

@@ -280,7 +280,9 @@ def slopes_of_normal(
 ) -> tuple[jax.Array, jax.Array, None]:
     """Return the derivatives of `tail_of_normal`; the second one follows from the heat equation."""
     density = jnp.exp(normal_log_density(x, scale))
-    in_scale = jnp.where(scale == 0, 0, density * (jnp.minimum(scale, WIDEST) * normal_score(x, scale)))
+    # Where the density underflows, the score may overflow.
+    in_scale = jnp.where(density == 0, 0, density * (jnp.minimum(scale, WIDEST) * normal_score(x, scale)))
+    in_scale = jnp.where(scale == 0, 0, in_scale)
     return density, in_scale, None
 
 

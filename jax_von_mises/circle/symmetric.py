@@ -219,8 +219,9 @@ class WrappedNormal(Symmetric):
     The error of `log_prob` is at most 2e-6 (float32) or 1e-13 (float64) times max(1, abs(log_prob)). Draws have exact
     derivatives with respect to both parameters; with a `scale` above 10 they are uniform to rounding, and do not depend
     on it. At a `scale` of 0, `log_prob` is inf at `loc` and -inf elsewhere, and its derivatives, which have no limit,
-    are 0. Probabilities and quantiles have a relative error of at most 2e-5 (1e-12) in a tail above 1e-30. The source
-    is section 3.5.7 of K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000.
+    are 0. A probability above 1e-30 on either side of an angle has a relative error of at most 2e-5 (1e-12), or, for a
+    quantile, the angle is within 4 ulp. The source is section 3.5.7 of K. V. Mardia and P. E. Jupp, *Directional
+    Statistics*, 2000.
     """
 
     loc: ArrayLike

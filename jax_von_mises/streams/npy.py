@@ -7,9 +7,10 @@ the array               ``big.npy.partial``            ``big.npy``
 its log                 ``big.npy.blocks``             ``big.npy.blocks``
 ======================= ============================== ==================
 
-The log begins with the plan, and has a line with the number and the CRC-32 of each block. A block is on the disk before
-its line is. Only the caller writes the log, which it locks; workers write blocks. A run that replaces another removes
-its array before it changes the log, so a late worker writes to a file without a name, or sees that the plan is another.
+The log begins with the plan, has a line with the number and the CRC-32 of each block, and says "done" once the array
+has its name: an unfinished array does not belong to such a log. A block is on the disk before its line is. Only the
+caller writes the log, which it locks; workers write blocks. A run that replaces another removes its array before it
+changes the log, so a late worker writes to a file without a name, or sees that the plan is another.
 """
 
 import contextlib
@@ -24,7 +25,8 @@ import numpy as np
 from jax_von_mises.streams import disk
 from jax_von_mises.streams.blocks import MARK, Found, Plan, of_another_run
 
-LINE = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
+DONE = "done"
+LINE = re.compile(rb"(?:([0-9]{1,18}) ([0-9a-f]{8})|done)\n")
 # The data start at a page boundary. Workers on several machines must not write to one page.
 PAGE = 4096
 # Bytes that are read at a time.
@@ -38,6 +40,8 @@ class Log(NamedTuple):
     """The plan; empty if there is no log, or if its first line is incomplete."""
     blocks: dict[int, str]
     """Finished blocks with their checksums."""
+    done: bool
+    """Whether the array has got its name."""
     end: int
     """The length in bytes, up to a line that is incomplete since a process or machine stopped."""
 
@@ -50,11 +54,13 @@ class Log(NamedTuple):
         if not head.startswith(mark) and (newline or not mark.startswith(head)):
             raise FileExistsError(f"{name}: was not written by this package; move it away, or choose another name")
         if not newline:
-            return cls("", {}, 0)
-        known, end = {}, len(head) + 1
+            return cls("", {}, False, 0)
+        known, done, end = {}, False, len(head) + 1
         while match := LINE.match(content, end):
-            known[int(match[1])], end = match[2].decode(), match.end()
-        return cls(head.decode(errors="replace"), known, end)
+            if match[1]:
+                known[int(match[1])] = match[2].decode()
+            done, end = done or not match[1], match.end()
+        return cls(head.decode(errors="replace"), known, done, end)
 
 
 class NpyFile:
@@ -78,21 +84,21 @@ class NpyFile:
             disk.must_not_be_a_link(name)
             if os.path.lexists(name) and not os.path.isfile(name):
                 raise FileExistsError(f"{name}: is not a file; move it away, or choose another name")
-        text, finished = Log.read(log).text, os.path.lexists(path)
+        known, named = Log.read(log), os.path.lexists(path)
+        text = known.text
         if os.path.lexists(partial):
-            if not text:
-                raise FileExistsError(
-                    f"{partial}: was not written by this package; move it away, or choose another name"
-                )
-            if finished:
+            if not text or known.done:
+                whose = "does not belong to the .blocks next to it" if text else "was not written by this package"
+                raise FileExistsError(f"{partial}: {whose}; move it away, or choose another name")
+            if named:
                 raise FileExistsError(f"{path}: appeared while its angles were drawn; move it away, and resume")
-        elif not finished:
+        elif not named:
             return Found(False, None, False)
         elif text and disk.read(path, PAGE) != cls(path, Plan.read(log, text)).header():
             raise FileExistsError(
                 f"{path}: is not the file that its .blocks describes; move it away, or choose another name"
             )
-        return Found(True, text or None, finished)
+        return Found(True, text or None, named and known.done)
 
     def header(self) -> bytes:
         """Return the ``.npy`` header, padded to a page."""
@@ -136,7 +142,7 @@ class NpyFile:
             log = Log.read(self.log)
             self.known = log.blocks
             os.ftruncate(descriptor, log.end)
-        if replace or not found.finished:
+        if not os.path.lexists(self.path):
             array = disk.open_here(self.partial, os.O_RDWR | os.O_CREAT)
             try:
                 os.ftruncate(array, self.offset(self.plan.shape[0]))
@@ -205,6 +211,8 @@ class NpyFile:
             self.found(self.path)  # raises an error if a file of this name appeared
             os.replace(self.partial, self.path)
             disk.sync_directory(os.path.dirname(self.path))
+        if not Log.read(self.log).done:
+            self._append(DONE)
         return True
 
     def check(self) -> None:

@@ -298,7 +298,7 @@ class WriteRun:
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"{self.out}: there is no directory {folder}; create it first")
         need, free = self.plan.rows(missing) * self.plan.row_bytes, shutil.disk_usage(folder).free
-        if need > free and not force:  # the old file or store is removed first
+        if need > free + (disk.size_of(self.out, f"{self.out}.partial") if force else 0):  # these are removed first
             raise OSError(
                 f"{self.out}: needs {disk.readable(need)}, but the disk has {disk.readable(free)} free. Free some "
                 "space, or choose another disk"

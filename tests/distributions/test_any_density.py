@@ -297,3 +297,21 @@ def test_sine_skewed_words(key):
     mirrored = np.remainder(1 - x[~kept].astype(float) + np.pi, 2 * np.pi) - np.pi
     np.testing.assert_allclose(drawn[~kept], mirrored, atol=1e-6)
     assert 300 < kept.sum() < 900
+
+
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.more)])
+def test_shortest_arcs_of_densities_that_jump(dtype):
+    """They are on one side of a gap, in which the density is almost 0, and inside a piece that is uniform."""
+    with jax.enable_x64(dtype == np.float64):
+        gap = CircularDistribution(lambda x, k: k * jnp.cos(x) + jnp.where(jnp.abs(x) > 1, 0, -50), dtype(1))
+        piece = CircularDistribution(lambda x, k: jnp.where((x > 1) & (x < 2), k, -jnp.inf), dtype(1))
+        mass = np.array([0.01, 0.3, 0.5, 0.9], dtype)
+        (low, high), of_piece = gap.interval(mass[:3]), piece.interval(mass)
+    x = np.linspace(1, 2 * np.pi - 1, 2**20)  # where the density is not 0, counted through pi
+    share = np.cumsum(np.exp(np.cos(x)))
+    share /= share[-1]
+    for one, start, end in zip(mass, low, high, strict=False):
+        begin = np.linspace(0, 1 - one, 2000)
+        lengths = np.interp(begin + one, share, x) - np.interp(begin, share, x)
+        assert float(end - start) == pytest.approx(lengths.min(), abs=2e-4)
+    np.testing.assert_allclose(of_piece[1] - of_piece[0], mass, atol=2e-4)

@@ -1,6 +1,7 @@
 """Test `configure`, in child processes, since most settings must precede the start of JAX."""
 
 import os
+import re
 
 import pytest
 
@@ -71,10 +72,12 @@ def test_flags_in_a_file(monkeypatch):
 
 @pytest.mark.more
 def test_xla_accepts_the_flags_of_the_guide():
+    page = (children.ROOT / "docs" / "gpu.md").read_text("utf-8")
+    given = dict(re.findall(r"`--(xla_\w+)=?([^`]*)`", page))
+    assert len(given) == 7
+    values = {"xla_gpu_autotune_level": "4", "xla_dump_to": ""}  # others are switches
     flags = {
-        **{"xla_gpu_autotune_level": 4, "xla_gpu_enable_latency_hiding_scheduler": True, "xla_dump_to": ""},
-        **{"xla_gpu_enable_command_buffer": "", "xla_gpu_enable_fast_min_max": False, "xla_disable_hlo_passes": ""},
-        **{"xla_gpu_cuda_data_dir": "", "xla_gpu_triton_gemm_any": False},
+        name: values.get(name, value if value or name.endswith("buffer") else "false") for name, value in given.items()
     }
     program = f"from jax_von_mises.runtime import configure; configure(xla_flags={flags}); import jax; jax.devices()"
     assert children.run(program, XLA_FLAGS=None) == []

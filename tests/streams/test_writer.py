@@ -206,6 +206,15 @@ def at(out, name):
     return out / name if out.is_dir() and out.suffix == ".zarr" else Path(f"{out}{name}")
 
 
+def old_pair_restored(out):
+    """Put a finished file and its log back in place while a run that replaces them is unfinished."""
+    write(out)
+    pair = {path: path.read_bytes() for path in (out, log_of(out))}
+    begin(out, loc=1.0, force=True)
+    for path, data in pair.items():
+        path.write_bytes(data)
+
+
 def text_at(name):
     return lambda out: at(out, name).write_text("of the user")
 
@@ -245,6 +254,7 @@ def folder_with_our_names(out):
 NPY, ZARR = ("npy",), ("zarr",)
 ANY = Refused((FileExistsError, NotADirectoryError), None)
 UNUSABLE = Refused(OSError, None)
+LEFTOVER = Refused(FileExistsError, r"partial: does not belong to the \.blocks next to it; move it away")
 APPEARED = Refused(FileExistsError, "appeared while its angles were drawn; move it away, and resume")
 BAD_SIZE = Refused(OSError, "does not have the size")
 BAD_METADATA = Refused(OSError, "its metadata ")
@@ -281,6 +291,8 @@ STATES = {
     "unfinished, and a file of others": State(
         NPY, lambda out: (begin(out, 3), text_at("")(out)), APPEARED, *[APPEARED] * 4
     ),
+    "an old file and its log next to a new run": State(NPY, old_pair_restored, *[LEFTOVER] * 5),
+    "an old log next to a new run": State(NPY, lambda out: (old_pair_restored(out), out.unlink()), *[LEFTOVER] * 5),
     "a file of others next to our log": State(
         NPY, complete_and(lambda out: np.save(out, np.zeros(10_000))), REPLACED, *[REPLACED] * 4
     ),
@@ -769,6 +781,15 @@ def test_disk_without_space(out, monkeypatch):
         write(out)
     assert refused.value.errno is None
     assert not contents(out)
+    monkeypatch.undo()
+    write(out, 1_000)
+    before = contents(out)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=30_000))
+    with pytest.raises(OSError, match=r"needs 39\.06 KiB, but the disk has 29\.3 KiB free"):
+        write(out, force=True)  # what it would remove is too small
+    assert contents(out) == before
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=39_000))
+    write(out, force=True)
 
 
 @pytest.mark.parametrize(
