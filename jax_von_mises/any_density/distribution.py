@@ -631,8 +631,8 @@ def kl_divergence(distribution: Density, other: OfAngles) -> jax.Array:
 def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
     """Compute the ends of the shortest arcs with the probabilities `mass`.
 
-    Between the two neighbours of the best of some arcs, halve the interval until the density is equal at both ends of
-    the arc.
+    Between the two neighbours of the best of some arcs, find the arc with equal densities at its ends, and the shortest
+    one, which differ next to a jump.
     """
     compute = arguments.compute_dtype(dtype)
     divided, logs = divide(distribution, compute), density_of(distribution)
@@ -653,18 +653,21 @@ def shortest_arc(distribution: Density, mass: jax.Array, dtype: np.dtype) -> tup
     low, high = ends(starts, fixed)[0]
     best = jnp.argmin(high - low, 1, keepdims=True).astype(compute) / ARCS
 
-    def halve(_: int, interval: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = interval
-        middle = 0.5 * (low + high)
-        density = ends(middle + 1, fixed)[1]  # from 1 turn below, no probability is negative
-        further = density[1] > density[0]
-        return jnp.where(further, middle, low), jnp.where(further, high, middle)
+    def narrow(_: int, intervals: jax.Array) -> jax.Array:
+        """Halve the interval with equal densities, and take a third off that with the shortest arc."""
+        low, high = intervals
+        third = (high - low)[:, 1:] / 3
+        middle = jnp.concatenate([0.5 * (low + high)[:, :1], low[:, 1:] + third, high[:, 1:] - third], 1)
+        (start, end), density = ends(middle + 1, fixed)  # from 1 turn below, no probability is negative
+        right = jnp.stack([density[1, :, 0] > density[0, :, 0], (end - start)[:, 1] > (end - start)[:, 2]], 1)
+        return jnp.stack([jnp.where(right, middle[:, :2], low), jnp.where(right, high, middle[:, ::2])])
 
-    low, high = lax.fori_loop(0, jnp.finfo(compute).nmant, halve, (best - 1 / ARCS, best + 1 / ARCS))
-    # Where the density jumps, the arc may be shorter at an end of the last interval, or was so from the beginning.
-    at = lax.stop_gradient(jnp.concatenate([0.5 * (low + high), low, high, best], 1))
+    intervals = jnp.broadcast_to(jnp.stack([best - 1 / ARCS, best + 1 / ARCS]), (2, within.size, 2))
+    low, high = lax.fori_loop(0, jnp.finfo(compute).nmant, narrow, intervals)
+    # Next to a jump, no arc has equal densities at its ends.
+    at = lax.stop_gradient(jnp.concatenate([0.5 * (low + high), low[:, 1:], high[:, 1:], best], 1))
     low, high = ends(at - jnp.floor(at), divided)[0]
-    length = lax.stop_gradient(high - low) + jnp.asarray(np.array([[0, *[CLEARLY] * 3]]), compute)
+    length = lax.stop_gradient(high - low) + jnp.asarray(np.array([[0, *[CLEARLY] * 4]]), compute)
     chosen = jnp.argmin(length, 1, keepdims=True)
     found = (jnp.take_along_axis(end, chosen, 1).reshape(within.shape) for end in (low, high))
     # The mode is the limit of arcs that become shorter.
