@@ -299,7 +299,8 @@ def test_sine_skewed_words(key):
     assert 300 < kept.sum() < 900
 
 
-@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_shortest_arcs_of_densities_that_jump(dtype):
     """They are on one side of a gap, in which the density is almost 0, and inside a piece that is uniform."""
     with jax.enable_x64(dtype == np.float64):
