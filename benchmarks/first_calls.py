@@ -1,6 +1,6 @@
 """Time the first call of every method of every class, each in a new process, slowest first.
 
-``python -m benchmarks.first_calls --out FILE.csv`` takes a quarter of an hour on two cores. A first call traces and
+``python -m benchmarks.first_calls --out FILE.csv`` takes twenty minutes on two cores. A first call traces and
 compiles. It is compared with the first call of ``jax.random.normal(key, (1000,))`` in the same process.
 """
 

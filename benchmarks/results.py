@@ -14,8 +14,8 @@ from typing import NamedTuple
 from benchmarks.text import bytes_text, interval_text, number, time_text
 
 __all__ = [
-    *("LESS", "OURS", "Results", "Row", "head_of", "head_text", "markdown", "marked", "of", "parse", "ratio_text"),
-    *("split", "table", "value_text"),
+    *("LESS", "OURS", "Results", "Row", "head_of", "head_text", "of", "parse", "ratio_text", "split", "table"),
+    "value_text",
 ]
 
 OURS = "jax_von_mises"
@@ -157,39 +157,3 @@ def table(head, rows):
     """Return a Markdown table whose first column is text and whose other columns are numbers."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def marked(row):
-    """Format the ratio of a row as Markdown, in bold if the peer is faster."""
-    if row is not None and row.ratio is not None and not row.clear:
-        return "about the same"
-    return f"**{ratio_text(row)}**" if row is not None and row.ahead else ratio_text(row)
-
-
-def markdown(rows, headings):
-    """Return rows as a Markdown table: a line for each case with our value, and our ratio to each peer with a value.
-
-    `headings` maps peers to shorter headings of their columns. For errors, the table shows the values of all peers
-    instead of ratios.
-    """
-    cases = dict.fromkeys((row.group, row.case) for row in rows)
-    found = {(row.group, row.case, row.peer): row for row in rows}
-    peers = dict.fromkeys(row.peer for row in rows if row.value is not None and row.peer != OURS)
-    errors = all(row.unit in ("error", "draws per value") for row in rows)
-    lines, fewer = [], False
-    for case in cases:
-        ours = found[*case, OURS]
-        cells = [ours.case, power(ours.count), value_text(ours)]
-        for peer in peers:
-            row = found.get((*case, peer))
-            less = row is not None and row.value is not None and row.count != ours.count
-            fewer |= less
-            cells.append((value_text(row) if errors else marked(row)) + FEWER * less)
-        lines.append(cells)
-    if all(row[1] == "1" for row in lines):
-        lines, head = [[row[0], *row[2:]] for row in lines], ["", "ours"]
-    else:
-        head = ["", "per call", "ours"]
-    names = (headings.get(peer, peer) for peer in peers)
-    shown = table([*head, *(name if errors else f"/ {name}" for name in names)], lines)
-    return shown + (f"\n\n{FEWER} fewer elements per call." if fewer else "")

@@ -23,7 +23,7 @@ from jax_von_mises.engine.base import Distribution, OfAngles, of_one_angle
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import depth_of_caller
-from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns
+from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns, with_derivative_of
 from jax_von_mises.numerics.elementary import clip, nan_unless
 
 # Fewer nodes would miss too many features, and more nodes would take too long.
@@ -624,7 +624,7 @@ def kl_divergence(distribution: Density, other: OfAngles) -> jax.Array:
     gain = jnp.where(divided.weights > 0, divided.fall - against, 0)
     found = divided.expectation(gain) - jnp.log(divided.total)
     # No divergence is negative. Rounding may make it so, but does not spoil its derivatives.
-    return jnp.where(found < 0, found - lax.stop_gradient(found), found).astype(dtype)
+    return with_derivative_of(found, jnp.maximum(found, 0)).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")

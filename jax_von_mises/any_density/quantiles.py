@@ -62,7 +62,10 @@ class Cells(NamedTuple):
     """Polynomials of the second level, of shape (degree + 1, HARD * cells of the second level)."""
 
     def angle_of(self, split: Callable[..., tuple[jax.Array, jax.Array]], *arrays: jax.Array) -> jax.Array:
-        """Return the angles of `Table.angle` for the pair ``split(*arrays)``, fused with the elementwise `split`."""
+        """Return the angles in [-pi, pi) with the tails t in (0, 1/2) towards -pi or, if `from_end`, towards pi.
+
+        Both are the pair ``split(*arrays)``; the elementwise `split` is fused with the look-up.
+        """
 
         def look_up(
             cell_of: Callable[..., tuple[jax.Array, jax.Array, jax.Array]], cells: Cells, *arrays: jax.Array
@@ -90,16 +93,8 @@ class Table(NamedTuple):
     cells: Cells
     panels: Panels
     error: jax.Array
-    """Estimated largest relative error of the smaller tail in `angle`, `panels.mass_up_to` and `panels.quantile`."""
-
-    @property
-    def log_normalizer(self) -> jax.Array:
-        """Logarithm of the integral of the density."""
-        return self.panels.log_normalizer
-
-    def angle(self, t: jax.Array, from_end: jax.Array) -> jax.Array:
-        """Return the angle in [-pi, pi) with the tail `t` in (0, 1/2) towards -pi or, if `from_end`, towards pi."""
-        return self.cells.angle_of(lambda t, from_end: (t, from_end), t, from_end)
+    """Estimated largest relative error of the smaller tail in `Cells.angle_of`, `panels.mass_up_to` and
+    `panels.quantile`."""
 
 
 def first_cell(row: jax.Array, place: jax.Array, cells: Cells) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises.compiler import xla
 from jax_von_mises.numerics import normal
-from jax_von_mises.numerics.circle import HALF_PI, half_pi_rest
+from jax_von_mises.numerics.circle import HALF_PI, half_pi_rest, with_derivative_of
 from jax_von_mises.numerics.elementary import clip, nan_unless, with_slopes
 
 # Terms on each side of the wrapped normal's series. Beyond them, terms are below 1e-16 of the sum.
@@ -125,6 +125,12 @@ def less_sine(y: jax.Array) -> jax.Array:
     return jnp.where(y < 1.5, y * square / 6 * series, y - jnp.sin(y))
 
 
+def distance_from_cut(x: jax.Array, lost: ArrayLike) -> jax.Array:
+    """Return the distance of `x` + `lost` from -pi or pi, the nearer one."""
+    rest = (HALF_PI - 0.5 * jnp.abs(x)) + (half_pi_rest(x.dtype) - jnp.where(x < 0, -0.5, 0.5) * lost)
+    return jnp.maximum(2 * rest, 0)
+
+
 def cardioid_lower_tail(x: jax.Array, rho: jax.Array, lost: ArrayLike = 0.0) -> jax.Array:
     """Return the probability of an angle below `x` + `lost`, as `cauchy_lower_tail` does."""
     return tail_of_cardioid(x, valid_length(rho, 0.5), lost)
@@ -140,8 +146,7 @@ def slopes_of_cardioid(
 @with_slopes(slopes_of_cardioid)
 def tail_of_cardioid(x: jax.Array, rho: jax.Array, lost: ArrayLike) -> jax.Array:
     """Return `cardioid_lower_tail` of a valid `rho`."""
-    rest = (HALF_PI - 0.5 * jnp.abs(x)) + (half_pi_rest(x.dtype) - jnp.where(x < 0, -0.5, 0.5) * lost)
-    y = jnp.maximum(2 * rest, 0)
+    y = distance_from_cut(x, lost)
     tail = ((1 - 2 * rho) * y + 2 * rho * less_sine(y)) / (2 * np.pi)
     return jnp.where(x < 0, tail, 1 - tail)
 
@@ -188,8 +193,7 @@ def cardioid_divergence(x: jax.Array, rho: jax.Array, other: jax.Array) -> jax.A
     b, of_other = (2 * r / (1 + jnp.sqrt((1 - 2 * r) * (1 + 2 * r))) for r in (rho, other))
     apart = (b - of_other) + 2 * of_other * jnp.square(jnp.sin(0.5 * x))
     found = jnp.log1p((of_other - b) * (of_other + b) / (1 + b * b)) + 2 * rho * apart
-    # Rounding may make it negative, but does not spoil its derivatives.
-    return jnp.where(found < 0, found - lax.stop_gradient(found), found)
+    return with_derivative_of(found, jnp.maximum(found, 0))
 
 
 def cardioid_length(order: int, rho: jax.Array) -> jax.Array:
@@ -302,8 +306,7 @@ def tail_of_normal(x: jax.Array, scale: jax.Array, lost: ArrayLike) -> jax.Array
     is the upper tail of the normal distribution. Next to -pi the two are nearly equal, and a Gauss rule gives their
     difference. A wide law has a series of waves.
     """
-    rest = (HALF_PI - 0.5 * jnp.abs(x)) + (half_pi_rest(x.dtype) - jnp.where(x < 0, -0.5, 0.5) * lost)
-    y = jnp.maximum(2 * rest, 0)  # the distance from -pi or pi
+    y = distance_from_cut(x, lost)
     small = jnp.clip(scale, float(np.finfo(x.dtype).tiny), SCORE_SWITCH)
     distance, width = jnp.abs(x) + jnp.where(x < 0, -1, 1) * lost, 2 * y / small
     short = jnp.minimum(width, FALL * small / np.pi)
@@ -342,7 +345,6 @@ def distance_of_normal(t: jax.Array, half_minus_t: jax.Array, scale: jax.Array) 
     cut = jax.scipy.special.ndtr(-np.pi / small)
     some = jnp.maximum(t * (1 - 2 * cut) + cut, tiny)
     start = -small * jax.scipy.special.ndtri(some)
-
     rho = normal_length(1, small)
 
     def step(_: int, distance: jax.Array) -> jax.Array:

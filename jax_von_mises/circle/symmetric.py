@@ -97,7 +97,7 @@ class Symmetric(Parametric, OfDensity):
         `other` is a distribution of one angle, of any class; the batches broadcast. Between two wrapped Cauchy or two
         cardioid distributions, it has a closed form.
         """
-        formula = symmetric.divergence(self.LAW)
+        formula = symmetric.kl_divergence(self.LAW)
         if formula is None or not isinstance(other, Symmetric) or other.LAW is not self.LAW:
             return super().kl_divergence(other)
         of_other = {f"other.{name}": value for name, value in other._parameters().items()}

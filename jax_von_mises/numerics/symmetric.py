@@ -71,7 +71,7 @@ def length(law: Law, order: int) -> Function:
 
 
 @functools.cache
-def divergence(law: Law) -> Function | None:
+def kl_divergence(law: Law) -> Function | None:
     """Return a function of (loc, shape, loc, shape), the divergence from the first law to the second, if it has one."""
     formula = law.divergence
     if formula is None:

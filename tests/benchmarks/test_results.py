@@ -8,6 +8,7 @@ import pytest
 from benchmarks import environment, guard, results, runner, text, timing
 from benchmarks.competitors import Unavailable
 from benchmarks.results import OURS, Results, Row
+from docs import results as pages_results
 
 HEAD = {"date": "2026-11-26", "version": "1.2.3", "tree": "0123", "processor": "a: processor, with # and commas"}
 ROWS = [
@@ -35,9 +36,10 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_tables_show_ratios_with_intervals_and_no_blank():
-    shown = results.markdown([row for row in ROWS if row.group == "circle"], {})
+    shown = pages_results.compared([row for row in ROWS if row.group == "circle"])
     line = shown.splitlines()[2]
-    assert line == "| κ = 5 | $2^{20}$ | 250 M/s | 20 (18 to 21)† | **0.5 (0.48 to 0.55)** | about the same |"
+    ratios = "20†<br><small>18–21</small> | **0.5**<br><small>0.48–0.55</small> | about<br>the same"
+    assert line == f"| κ = 5 | $2^{{20}}$ | 250 M/s | {ratios} |"
     assert "† fewer elements per call." in shown
     assert "absent" not in shown  # a peer that ran in no case has no column
 
@@ -57,8 +59,11 @@ def test_intervals(ratio, shown):
 
 
 def test_tables_of_times_and_errors():
-    assert "| draw | 700 ms | 2 (1.9 to 2.1) |" in results.markdown([row for row in ROWS if row.group == "startup"], {})
-    assert "| cdf | 1.0e-07 | not finite |" in results.markdown([row for row in ROWS if row.group == "accuracy"], {})
+    shown = pages_results.compared([row for row in ROWS if row.group == "startup"])
+    assert "| draw | 700 ms | 2<br><small>1.9–2.1</small> |" in shown
+    errors = [row._replace(case=f"{row.case}, κ = 5") for row in ROWS if row.group == "accuracy"]
+    assert "Cdf:\n" in pages_results.errors(errors)
+    assert "| κ = 5 | 1.0e-07 | not finite |" in pages_results.errors(errors)
 
 
 def test_changes_need_intervals_that_do_not_overlap():
