@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy import special
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -32,7 +31,7 @@ from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.von_mises import functions as von_mises
 
 # Up to this number of components, one loop over the values computes the density. Each component adds 0.15 s to the
-# compilation.
+# compilation. Of more components, a turn of a loop adds up this number.
 UNROLLED = 16
 # Most steps of `quantile`. Each halves the bracket or the step, so that twice the number of a float's bits is enough.
 MOST_STEPS = 128
@@ -185,10 +184,9 @@ class Mixture(OfDensity):
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density at `value`, without underflow or overflow of its terms."""
-        if self._shape()[-1] > UNROLLED:
-            return special.logsumexp(self._joint("log_prob", value), axis=-1)
         value = arguments.as_jax(arguments.parameter("Mixture.log_prob", "value", value))
-        logs: jax.Array = log_prob_by_component(self.broadcast(), value)
+        compute = log_prob_by_component if self._shape()[-1] <= UNROLLED else log_prob_of_many
+        logs: jax.Array = compute(self.broadcast(), value)
         return logs
 
     def prob(self, value: ArrayLike) -> jax.Array:
@@ -563,9 +561,44 @@ def log_prob_by_component(mixture: Mixture, value: jax.Array) -> jax.Array:
     for j in range(log_weights.shape[-1]):
         component = components._at((..., j))
         joint.append(em.log_of_term(log_weights[..., j], component.log_prob(value)))
-    top = lax.stop_gradient(functools.reduce(jnp.maximum, joint))
-    top = jnp.where(jnp.isfinite(top), top, 0)
+    top = finite(lax.stop_gradient(functools.reduce(jnp.maximum, joint)))
     return top + jnp.log(sum(jnp.exp(term - top) for term in joint))
+
+
+@jax.jit
+def log_prob_of_many(mixture: Mixture, value: jax.Array) -> jax.Array:
+    """Compute `Mixture.log_prob` of a broadcast mixture, with the components along the first axis of each array.
+
+    The loops over the values are then long, and what belongs to one value or to one component is computed once.
+    """
+    given, axis = (mixture.log_weights(), weighted(mixture)), len(mixture.batch_shape)
+    joint = jax.vmap(lambda log_weight, one: em.log_of_term(log_weight, one.log_prob(value)), axis)(*given)
+    logs: jax.Array = log_of_sum(joint)
+    return logs
+
+
+@jax.custom_jvp
+def log_of_sum(logs: jax.Array) -> jax.Array:
+    """Return the logarithm of the sum of exp(`logs`) over the first axis, without underflow or overflow."""
+    top = finite(over_rows(jnp.maximum, logs[0], logs))
+    return top + jnp.log(over_rows(lambda total, row: total + jnp.exp(row - top), jnp.zeros_like(top), logs))
+
+
+@log_of_sum.defjvp
+def _log_of_sum_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    total = log_of_sum(*primals)
+    return total, jnp.sum(jnp.exp(primals[0] - finite(total)[None]) * tangents[0], 0)
+
+
+def finite(logs: jax.Array) -> jax.Array:
+    """Return `logs` with 0 in place of infinities and NaN."""
+    return jnp.where(jnp.isfinite(logs), logs, 0)
+
+
+def over_rows(combine: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array, rows: jax.Array) -> jax.Array:
+    """Combine `start` with one row after the other, several in each turn of a loop; XLA:CPU reduces columns slowly."""
+    combined: jax.Array = lax.scan(lambda found, row: (combine(found, row), None), start, rows, unroll=UNROLLED)[0]
+    return combined
 
 
 @jax.jit
