@@ -248,7 +248,7 @@ class OfOneDensity(OfDensity):
 
 
 @dataclasses.dataclass(frozen=True)
-class LogProb:
+class LogProb(evaluation.Closed):
     """The log density of a distribution of one angle, as a function of the angle and the distribution's leaves."""
 
     structure: Any
@@ -461,6 +461,8 @@ def checked_density(
 
     Raise an error if the log density does not return one real number for one angle.
     """
+    if isinstance(log_density, evaluation.Closed):
+        return log_density, ()
     dtype = arguments.compute_dtype(arguments.float_dtype("CircularDistribution", None, parameters))
     try:
         density, values, (found,) = evaluation.hoist(log_density, dtype, [np.shape(x) for x in parameters])

@@ -21,6 +21,14 @@ LogDensity = Callable[..., jax.Array]
 FLOAT64 = np.dtype(np.float64)
 
 
+class Closed:
+    """Base class of the package's own log densities, which close over no traced value and return one float."""
+
+    def __call__(self, angle: jax.Array, *parameters: jax.Array) -> jax.Array:
+        """Return the log density at one angle."""
+        raise NotImplementedError
+
+
 def scope(wide: bool) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which float64 is available if `wide`, even in a float32 program."""
     return jax.enable_x64(True) if wide else contextlib.nullcontext()

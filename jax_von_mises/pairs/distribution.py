@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.any_density.distribution import CircularDistribution
+from jax_von_mises.any_density.evaluation import Closed
 from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Parameter, Parametric, computed
 from jax_von_mises.engine.pytrees import pytree
@@ -211,7 +212,7 @@ class BivariateVonMises(Parametric):
             loc, k1, k2 = self._parameters()["psi_loc"], k2, k1
         given, dtype = arguments.parameters(caller, None, loc=loc, k1=k1, k2=k2, r=r)
         modes = computed(modes_of_marginal, (self._MODEL,), tuple(given.values()), (0,) * 4, dtype)
-        return CircularDistribution(MARGINALS[self._MODEL], loc, k1, k2, r, points=lax.stop_gradient(modes))
+        return CircularDistribution(Marginal(self._MODEL), loc, k1, k2, r, points=lax.stop_gradient(modes))
 
     def standard_errors(self, size: ArrayLike) -> Estimate:
         """Return the standard errors of `fit` for `size` pairs (or a sum of weights), from the Fisher information."""
@@ -415,16 +416,16 @@ def marginal_log_prob(
     return moments.marginal_log_density(kind, a, k1, k2, r) - log_total
 
 
-def unnormalised_marginal(
-    kind: Kind, phi: jax.Array, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array
-) -> jax.Array:
-    """Return the logarithm of the first angle's marginal density, up to a constant."""
-    k1, k2, r = of_model(k1, k2, r)
-    return moments.marginal_log_density(kind, deviation(phi, phi_loc)[0], k1, k2, r)
+@dataclasses.dataclass(frozen=True)
+class Marginal(Closed):
+    """The logarithm of the first angle's marginal density in a model, up to a constant."""
 
+    kind: Kind
 
-# Unnormalised log marginal density of the first angle in each model, as a function of an angle and scalar parameters.
-MARGINALS = {kind: functools.partial(unnormalised_marginal, kind) for kind in (models.Sine, models.Cosine)}
+    def __call__(self, angle: jax.Array, *parameters: jax.Array) -> jax.Array:
+        """Return it at one angle, for scalar parameters phi_loc, k1, k2 and r."""
+        phi_loc, k1, k2, r = parameters
+        return moments.marginal_log_density(self.kind, deviation(angle, phi_loc)[0], *of_model(k1, k2, r))
 
 
 def modes_of_marginal(kind: Kind, phi_loc: jax.Array, k1: jax.Array, k2: jax.Array, r: jax.Array) -> jax.Array:

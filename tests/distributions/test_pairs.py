@@ -10,6 +10,7 @@ import pytest
 from scipy import optimize, stats
 
 from jax_von_mises import CosineBivariateVonMises, SineBivariateVonMises, VonMises
+from jax_von_mises.any_density import evaluation
 from jax_von_mises.engine import counter
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.von_mises import transform
@@ -145,6 +146,14 @@ def test_density_of_marginals(name):
         pair.marginal(2)
     with pytest.raises(ValueError, match=r"the parameters have shape \(3,\), but must be scalars. Use jax.vmap"):
         CLASSES[name](0.0, np.zeros(3), 1.0, 1.0, 0.0).marginal()
+
+
+@names
+def test_calls_of_marginal(name, monkeypatch):
+    """A call traces no density, and marginals of one model share their programs."""
+    monkeypatch.setattr(evaluation, "hoist", None)
+    first, second = (pairs(name, k).marginal() for k in SETS[:2])
+    assert jax.tree.structure(first) == jax.tree.structure(second)
 
 
 @slow
