@@ -32,7 +32,8 @@ LARGEST_TIME = 1e9
 LONGEST = 200
 METHODS = ("auto", "direct", "table")
 INTEGERS = ("int32", "uint32", "int64", "uint64")
-# The dtypes of real numbers, in this machine's byte order.
+# The dtypes of results, and those of real numbers, in this machine's byte order.
+FLOAT_DTYPES = {jnp.dtype(name) for name in DTYPES}
 REAL_DTYPES = {jnp.dtype(name) for name in (*DTYPES, *INTEGERS, "int8", "uint8", "int16", "uint16")}
 
 
@@ -55,7 +56,7 @@ def typed_keys(caller: str, key: Any) -> jax.Array:
             f"{caller}: key must be a JAX random key, got {safe_repr(key)} of type {type(key).__name__}. "
             "Make one with jax.random.key(seed)."
         )
-    if isinstance(dtype, np.dtype) or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if not issubclass(getattr(dtype, "type", object), jax.dtypes.prng_key):
         if dtype != np.uint32:
             raise TypeError(
                 f"{caller}: key must be a JAX random key, got an array of dtype {dtype} and shape {key.shape}. "
@@ -319,12 +320,12 @@ def float_dtype(caller: str, dtype: DTypeLike | None, values: Iterable[Any]) -> 
         raise TypeError(
             f"{caller}: dtype={safe_repr(dtype)} is not a dtype that JAX knows. Give one of {', '.join(DTYPES)}."
         ) from error
-    if dtype.name not in DTYPES:
+    if dtype not in FLOAT_DTYPES:
         raise TypeError(
             f"{caller}: dtype={dtype.name} cannot hold an angle. Give one of {', '.join(DTYPES)}; "
             "convert the angles afterwards if you need another dtype."
         )
-    if dtype.name == "float64" and too_wide(dtype):
+    if dtype == np.float64 and too_wide(dtype):
         raise ValueError(
             f"{caller}: dtype=float64 needs JAX's 64-bit mode, which is off, so JAX would silently use float32. "
             'Turn it on with jax.config.update("jax_enable_x64", True) at start-up, or give dtype=float32.'
@@ -359,6 +360,8 @@ def result_shape(caller: str, shape: object, shapes: Mapping[str, tuple[int, ...
 
 def broadcast_shapes(caller: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the broadcast shape of named `shapes`."""
+    if not any(shapes.values()):
+        return ()
     try:
         return np.broadcast_shapes(*shapes.values())
     except (ValueError, TypeError) as error:
@@ -407,6 +410,12 @@ def whole_sizes(caller: str, name: str, shape: Any) -> tuple[int, ...]:
         raise TypeError(
             f"{caller}: {name}={safe_repr(shape)} must be an integer or a tuple of integers. {hint}"
         ) from error
+    return possible_sizes(caller, name, sizes)
+
+
+@functools.lru_cache
+def possible_sizes(caller: str, name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return `sizes`, or raise ValueError if no array can have them."""
     if len(sizes) > MOST_AXES:
         raise ValueError(
             f"{caller}: {name}={safe_repr(sizes)} has {len(sizes)} axes. Give at most {MOST_AXES}, the limit of NumPy."

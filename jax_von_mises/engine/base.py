@@ -342,7 +342,8 @@ class Parametric(Distribution):
 
     def _batch_of(self, given: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the shape of the batch of checked parameters."""
-        shapes = {p.name: np.shape(given[p.name])[: np.ndim(given[p.name]) - p.event_rank] for p in self.PARAMETERS}
+        whole = {p: getattr(given[p.name], "shape", ()) for p in self.PARAMETERS}
+        shapes = {p.name: shape[: len(shape) - p.event_rank] for p, shape in whole.items()}
         return arguments.broadcast_shapes(type(self).__name__, shapes)
 
     @property
