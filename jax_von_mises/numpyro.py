@@ -52,6 +52,7 @@ CONSTRAINTS = {
     "angle": constraints.real,
     "real": constraints.real,
     "vector": constraints.real_vector,
+    "matrix": constraints.real_matrix,
     "nonnegative": constraints.nonnegative,
     "nonnegative and finite": constraints.nonnegative,
     "direction": constraints.sphere,

@@ -219,6 +219,7 @@ def narrow(dtype):
         "CosineBivariateVonMises": jvm.CosineBivariateVonMises(*map(of, (0.1, 0.2, 2, 3, 0.5))),
         "Torus": jvm.Torus(jvm.VonMises(of(0.1, 0.2), of(2, 3))),
         "IsotropicGaussianSO3": rotations.IsotropicGaussianSO3(of(1, 0, 0, 0), of(0.5)),
+        "MatrixFisher": rotations.MatrixFisher(of([3, 1, 0], [-1, 2, 0], [0, 0.5, 1])),
     }
 
 

@@ -33,6 +33,7 @@ VALUES = {
     "angle": lambda generator, shape: generator.uniform(-0.5, 0.5, shape),
     "real": lambda generator, shape: generator.uniform(-0.5, 0.5, shape),
     "vector": lambda generator, shape: 2 * generator.normal(size=shape),
+    "matrix": lambda generator, shape: 2 * generator.normal(size=shape),
     "nonnegative": lambda generator, shape: np.exp(generator.uniform(np.log(0.5), np.log(50), shape)),
     "length": lambda generator, shape: generator.uniform(0.1, 0.9, shape),
     "half length": lambda generator, shape: generator.uniform(0.05, 0.45, shape),

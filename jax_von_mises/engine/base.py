@@ -22,11 +22,14 @@ from jax_von_mises.numerics.elementary import aligned
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# The largest element of a matrix of natural parameters.
+LARGEST_ELEMENT = 1e7
 # Each rule is a test of the values that are allowed, and says in words for a message which they are.
 RULES: dict[str, tuple[Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], str]] = {
     "angle": (np.isfinite, "finite, in radians"),
     "real": (np.isfinite, "finite"),
     "vector": (np.isfinite, "finite"),
+    "matrix": (lambda x: np.abs(x) <= LARGEST_ELEMENT, f"finite and at most {LARGEST_ELEMENT:g} in absolute value"),
     "nonnegative": (lambda x: x >= 0, "at least 0 (inf is allowed)"),
     "nonnegative and finite": (lambda x: (x >= 0) & np.isfinite(x), "at least 0 and finite"),
     "direction": (

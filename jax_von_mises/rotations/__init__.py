@@ -1,8 +1,9 @@
 """Rotations as unit quaternions."""
 
 from jax_von_mises.rotations.distribution import IsotropicGaussianSO3 as IsotropicGaussianSO3
+from jax_von_mises.rotations.matrix_fisher import MatrixFisher as MatrixFisher
 
-__all__ = ["IsotropicGaussianSO3"]
+__all__ = ["IsotropicGaussianSO3", "MatrixFisher"]
 
 
 def __dir__() -> list[str]:

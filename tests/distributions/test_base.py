@@ -20,7 +20,7 @@ from jax_von_mises import (
     VonMises,
     VonMisesFisher,
 )
-from jax_von_mises.rotations import IsotropicGaussianSO3
+from jax_von_mises.rotations import IsotropicGaussianSO3, MatrixFisher
 
 BATCH = np.float32([[0.5, 1.0, 2.0], [4.0, 8.0, 9.0]])
 BATCHES = {
@@ -178,6 +178,7 @@ MADE_IN_VMAP = {
     "SineBivariateVonMises": lambda x: SineBivariateVonMises(0.0, x, 5.0, x + jnp.arange(3.0), 1.0),
     "WrappedCauchy": lambda x: jvm.WrappedCauchy(x + jnp.arange(3.0), 0.1 * x),
     "IsotropicGaussianSO3": lambda x: IsotropicGaussianSO3(jnp.stack([x, x, x, 1 - x]), x + jnp.arange(3.0)),
+    "MatrixFisher": lambda x: MatrixFisher(x * jnp.arange(27.0).reshape(3, 3, 3)),
     "Torus": lambda x: Torus(VonMises(x + jnp.arange(6.0).reshape(3, 2), x)),
     "Mixture": lambda x: Mixture(logits=jnp.stack([x, -x]), components=VonMises(jnp.arange(6.0).reshape(3, 2), x)),
     "weights": lambda x: Mixture(logits=x * jnp.ones((3, 2)), components=VonMises(jnp.stack([x, -x]), 3.0)),

@@ -24,7 +24,7 @@ from jax_von_mises import (
     sample_shard,
     sample_von_mises,
 )
-from jax_von_mises.rotations import IsotropicGaussianSO3
+from jax_von_mises.rotations import IsotropicGaussianSO3, MatrixFisher
 from tests.arrays import equal
 from tests.marks import more, slow
 
@@ -398,6 +398,7 @@ DENSITIES = {
     "points": (Torus(VonMises([0.3, 0.5], [1.0, 2.0])), "log_prob"),
     "pairs": (SineBivariateVonMises(0.1, 0.2, 2.0, 3.0, 0.5), "log_prob"),
     "rotations": (IsotropicGaussianSO3([1.0, 0.0, 0.0, 0.0], 0.5), "log_prob", "score"),
+    "matrix Fisher": (MatrixFisher(np.diag([3.0, 2.0, 1.0])), "log_prob"),
 }
 SHORT = ("directions", "natural", "points")
 LONG = [name for name in DENSITIES if name not in ("angles", *SHORT)]

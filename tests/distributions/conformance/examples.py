@@ -31,6 +31,14 @@ VALUES = {
     "high": (np.pi * np.array([5, 43, 31]) / 32, [np.nan, -np.inf]),
     "direction": ([[1.0, 2.0, 2.0, -1.0], [-0.2, 0.1, 0.3, 0.5], [3.0, 0.0, -4.0, 1.0]], [np.nan, 0.0]),
     "vector": ([[1.0, 2.0, -2.0], [-0.2, 0.1, 0.3], [3.0, 0.0, -4.0]], [np.nan, np.inf]),
+    "matrix": (
+        [
+            [[2.0, -1.0, 0.5], [0.3, 1.5, 0.0], [-0.7, 0.4, -1.0]],
+            [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5]],
+            [[0.0, 4.5, 0.0], [-2.0, 0.0, 0.5], [0.0, -0.5, 3.0]],
+        ],
+        [np.nan, np.inf],
+    ),
     "natural": ([[0.6, -0.5, 0.3], [-0.1, 0.2, 0.1], [3.0, 4.0, -5.0]], [np.nan, np.inf]),
     "logits": ([[0.0, 1.0], [-2.0, 0.5], [3.0, 2.5]], [np.nan, np.inf]),
 }
@@ -83,7 +91,7 @@ class Example:
     @property
     def of_vectors(self) -> bool:
         """Whether the draws are unit vectors."""
-        return not {"direction", "vector"}.isdisjoint(self.rules.values()) or (
+        return not {"direction", "vector", "matrix"}.isdisjoint(self.rules.values()) or (
             "natural" in self.rules.values() and self.dimension > 2
         )
 

@@ -1,0 +1,117 @@
+r"""Compute eigenvalues and eigenvectors of symmetric matrices of three or four rows, elementwise.
+
+Jacobi's method turns the planes of axes (0, 1) and (2, 3), then permutes the axes, a fixed number of times. It has no
+branches, so that a batch of matrices is one vector loop, and diagonal matrices keep their axes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+# Passes of two planes each; three of them visit all planes once.
+PASSES = {"float32": 12, "float64": 15}
+# Pairs of axes, in the order in which a matrix's elements are stored.
+UPPER = ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3))
+# The order of the axes after a pass.
+NEXT = (0, 2, 3, 1)
+
+Rows = tuple[tuple[jax.Array, ...], ...]
+State = tuple[list[jax.Array], list[list[jax.Array]]]
+
+
+class Frame(NamedTuple):
+    """The eigenvectors of a matrix, and the gaps between its eigenvalues."""
+
+    axes: Rows
+    """Component i of eigenvector j, ordered by descending eigenvalues."""
+    gaps: tuple[jax.Array, ...]
+    """The largest eigenvalue minus each of the others."""
+    largest: jax.Array
+
+    def along(self, vector: list[jax.Array]) -> list[jax.Array]:
+        """Return the components of a vector along the eigenvectors."""
+        d = len(self.axes)
+        return [sum_of([self.axes[i][j] * vector[i] for i in range(d)]) for j in range(d)]
+
+    def placed(self, x: list[jax.Array]) -> list[jax.Array]:
+        """Return the vector with components along the eigenvectors."""
+        return [sum_of([a * b for a, b in zip(row, x, strict=True)]) for row in self.axes]
+
+    def seen(self, matrix: jax.Array) -> Rows:
+        """Return a symmetric matrix in the frame."""
+        d = len(self.axes)
+        columns = [self.along([matrix[..., i, j] for i in range(d)]) for j in range(d)]
+        return tuple(tuple(self.along([columns[j][i] for j in range(d)])) for i in range(d))
+
+    def unseen(self, matrix: Rows) -> jax.Array:
+        """Return the symmetric matrix that is `matrix` in the frame."""
+        d = len(self.axes)
+        columns = [self.placed([matrix[i][j] for i in range(d)]) for j in range(d)]
+        rows = [self.placed([columns[j][i] for j in range(d)]) for i in range(d)]
+        return jnp.stack([jnp.stack(row, -1) for row in rows], -2)
+
+
+def sum_of(terms: list[jax.Array]) -> jax.Array:
+    """Return the sum of terms."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def turn(a: jax.Array, b: jax.Array, off: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the tangent, cosine and sine of the turn that makes the matrix ((a, off), (off, b)) diagonal."""
+    difference = b - a
+    bottom = jnp.abs(difference) + jnp.sqrt(difference * difference + 4 * off * off)
+    t = jnp.where(difference < 0, -2, 2) * off / jnp.where(bottom > 0, bottom, 1)
+    c = lax.rsqrt(1 + t * t)
+    return t, c, t * c
+
+
+def jacobi_pass(state: State) -> State:
+    """Turn the planes (0, 1) and (2, 3) of matrices and of the axes so far, and permute the axes."""
+    elements, axes = state
+    m = dict(zip(UPPER, elements, strict=True))
+    t1, c1, s1 = turn(m[0, 0], m[1, 1], m[0, 1])
+    t2, c2, s2 = turn(m[2, 2], m[3, 3], m[2, 3])
+    new = {(0, 0): m[0, 0] - t1 * m[0, 1], (1, 1): m[1, 1] + t1 * m[0, 1]}
+    new |= {(2, 2): m[2, 2] - t2 * m[2, 3], (3, 3): m[3, 3] + t2 * m[2, 3]}
+    new |= {(0, 1): jnp.zeros_like(c1), (2, 3): jnp.zeros_like(c1)}
+    for j in (2, 3):
+        new[0, j], new[1, j] = c1 * m[0, j] - s1 * m[1, j], s1 * m[0, j] + c1 * m[1, j]
+    for i in (0, 1):
+        new[i, 2], new[i, 3] = c2 * new[i, 2] - s2 * new[i, 3], s2 * new[i, 2] + c2 * new[i, 3]
+    turned = [[c1 * p - s1 * q, s1 * p + c1 * q, c2 * r - s2 * s, s2 * r + c2 * s] for p, q, r, s in axes]
+    permuted = [new[min(NEXT[i], NEXT[j]), max(NEXT[i], NEXT[j])] for i, j in UPPER]
+    return permuted, [[row[j] for j in NEXT] for row in turned]
+
+
+def frame_of(matrix: jax.Array) -> Frame:
+    """Return the frames of symmetric matrices, of shape batch + (d, d) with d = 3 or 4.
+
+    Eigenvalues have an error of about 3e-7 (float32) or 1e-15 (float64) of the largest one, and so have the axes of the
+    matrix with these eigenvalues.
+    """
+    d = matrix.shape[-1]
+    zero = jnp.zeros_like(matrix[..., 0, 0])
+    # Count from the first element of the diagonal, so that gaps of diagonal matrices are exact if it is the largest.
+    base = matrix[..., 0, 0]
+    elements = [zero if max(i, j) >= d else matrix[..., i, j] - base if i == j else matrix[..., i, j] for i, j in UPPER]
+    axes = [[zero + float(i == j) for j in range(4)] for i in range(d)]
+    state = elements, axes
+    elements, axes = lax.fori_loop(0, PASSES[matrix.dtype.name], lambda _, state: jacobi_pass(state), state)
+    values = [elements[UPPER.index((i, i))] for i in range(d)]
+    columns = [[axes[i][j] for i in range(d)] for j in range(d)]
+    # Sort by exchanges of neighbours.
+    for last in range(d - 1, 0, -1):
+        for j in range(last):
+            swap = values[j] < values[j + 1]
+            both = [(values[j], values[j + 1]), *zip(columns[j], columns[j + 1], strict=True)]
+            exchanged = [(jnp.where(swap, q, p), jnp.where(swap, p, q)) for p, q in both]
+            (values[j], values[j + 1]), *pairs = exchanged
+            columns[j], columns[j + 1] = [p for p, _ in pairs], [q for _, q in pairs]
+    gaps = tuple(values[0] - value for value in values[1:])
+    rows = tuple(tuple(columns[j][i] for j in range(d)) for i in range(d))
+    return Frame(rows, gaps, base + values[0])

@@ -1,0 +1,61 @@
+"""Convert between unit quaternions (w, x, y, z) and rotation matrices, which turn column vectors."""
+
+import jax
+import jax.numpy as jnp
+
+from jax_von_mises.numerics.elementary import aligned
+
+
+def of_quaternion(q: jax.Array) -> jax.Array:
+    """Return the rotation matrices of unit quaternions."""
+    w, x, y, z = (q[..., i] for i in range(4))
+    return of_rows(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def of_rows(rows: list[list[jax.Array]]) -> jax.Array:
+    """Return matrices with these elements."""
+    return jnp.stack([jnp.stack(row, -1) for row in rows], -2)
+
+
+def quadratic_form(matrix: jax.Array) -> jax.Array:
+    """Return Davenport's matrix A of F, with q^T A q = tr(F^T R) for the rotation R of a unit quaternion q."""
+    f = [[matrix[..., i, j] for j in range(3)] for i in range(3)]
+    upper = [
+        [f[0][0] + f[1][1] + f[2][2], f[2][1] - f[1][2], f[0][2] - f[2][0], f[1][0] - f[0][1]],
+        [f[0][0] - f[1][1] - f[2][2], f[0][1] + f[1][0], f[0][2] + f[2][0]],
+        [f[1][1] - f[0][0] - f[2][2], f[1][2] + f[2][1]],
+        [f[2][2] - f[0][0] - f[1][1]],
+    ]
+    return of_rows([[upper[min(i, j)][abs(i - j)] for j in range(4)] for i in range(4)])
+
+
+def of_moments(moment: jax.Array) -> jax.Array:
+    """Return the mean of rotation matrices from the mean of q q^T, a matrix of trace 1."""
+    m = [[moment[..., i, j] for j in range(4)] for i in range(4)]
+    return of_rows(
+        [
+            [m[0][0] + m[1][1] - m[2][2] - m[3][3], 2 * (m[1][2] - m[0][3]), 2 * (m[1][3] + m[0][2])],
+            [2 * (m[1][2] + m[0][3]), m[0][0] - m[1][1] + m[2][2] - m[3][3], 2 * (m[2][3] - m[0][1])],
+            [2 * (m[1][3] - m[0][2]), 2 * (m[2][3] + m[0][1]), m[0][0] - m[1][1] - m[2][2] + m[3][3]],
+        ]
+    )
+
+
+def to_quaternion(matrix: jax.Array) -> jax.Array:
+    """Return one of the two unit quaternions of rotation matrices, that with w >= 0 unless w is nearly 0."""
+    # The rows of 4 q q^T are multiples of q. That with the largest diagonal element has the least rounding error.
+    outer = quadratic_form(matrix) + aligned(jnp.eye(4, dtype=matrix.dtype), matrix.ndim)
+    rows = [outer[..., i, :] for i in range(4)]
+    longest, most = rows[0], outer[..., 0, 0]
+    for i in range(1, 4):
+        larger = outer[..., i, i] > most
+        most = jnp.where(larger, outer[..., i, i], most)
+        longest = jnp.where(larger[..., None], rows[i], longest)
+    q = longest / jnp.sqrt(4 * most)[..., None]
+    return jnp.where(q[..., :1] < 0, -q, q)

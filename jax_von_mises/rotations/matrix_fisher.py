@@ -1,0 +1,185 @@
+r"""Define `MatrixFisher`, the exponential family of rotations with the sufficient statistic R."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.typing import ArrayLike
+
+from jax_von_mises import arguments
+from jax_von_mises.engine.base import LARGEST_ELEMENT, Parameter, Parametric
+from jax_von_mises.engine.numbers import Numbers
+from jax_von_mises.engine.pytrees import pytree
+from jax_von_mises.engine.request import Family
+from jax_von_mises.numerics.elementary import nan_unless
+from jax_von_mises.quadratic import density, draw
+from jax_von_mises.quadratic.frames import frame_of
+from jax_von_mises.rotations import matrices
+from jax_von_mises.sphere.vectors import direction_of
+
+
+def form_of(parameter: jax.Array) -> jax.Array:
+    """Return the quadratic form of quaternions, NaN for a parameter with an element that is not allowed."""
+    good = jnp.all(jnp.abs(parameter) <= LARGEST_ELEMENT, (-2, -1), keepdims=True)
+    return matrices.quadratic_form(nan_unless(parameter, good))
+
+
+def rotations(
+    numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
+) -> jax.Array:
+    """Return unit quaternions, as a family's `place`."""
+    (parameter,) = parameters
+    if parameter.size == 9:
+        parameter = parameter.reshape(3, 3)
+    else:
+        parameter = parameter.reshape((1,) * (len(numbers.shape) + 2 - parameter.ndim) + parameter.shape)
+    return draw.unit(draw.drawn(form_of(parameter), tuple(numbers(i) for i in range(4)), route))
+
+
+def log_density(value: jax.Array, parameter: jax.Array) -> jax.Array:
+    """Return the logarithm of the density at quaternions, of which only the direction counts."""
+    return density.log_density(form_of(parameter), direction_of(value).unit)
+
+
+def mean(parameter: jax.Array) -> jax.Array:
+    """Return the mean rotation matrix."""
+    return matrices.of_moments(density.second_moment(form_of(parameter)))
+
+
+def mode(parameter: jax.Array) -> jax.Array:
+    """Return the most likely rotation."""
+    q = jnp.stack([row[0] for row in frame_of(form_of(parameter)).axes], -1)
+    return draw.unit(jnp.where(q[..., :1] < 0, -q, q))
+
+
+def entropy(parameter: jax.Array) -> jax.Array:
+    """Return the entropy relative to the uniform distribution."""
+    return density.entropy(form_of(parameter))
+
+
+@pytree("parameter")
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class MatrixFisher(Parametric):
+    r"""The matrix Fisher distribution of rotations, also called matrix von Mises or Langevin distribution on SO(3).
+
+    The density of a rotation matrix R with respect to the uniform distribution of rotations is
+
+    .. math:: f(R) = \exp(\mathrm{tr}(F^T R)) / C(F).
+
+    A frozen pytree, like `VonMises`. Draws are unit quaternions (w, x, y, z) along the last axis; q and -q are the
+    same rotation. `to_matrix` makes matrices of them.
+
+    With the singular value decomposition F = U S V^T, in which U and V are rotations, the mode is U V^T, and the
+    variances of small rotations about the columns of U are 1 / (s_j + s_k) at high concentration.
+
+    Parameters
+    ----------
+    parameter : array
+        F, any matrices of shape batch + (3, 3); 0 gives the uniform distribution. Elements that are not finite, or
+        above 1e7, give NaN.
+    validate_args : bool
+        Raise ValueError for elements that give NaN, if their values are known.
+
+    Raises
+    ------
+    TypeError
+        For text, complex numbers, and arrays of unsupported dtypes.
+    ValueError
+        For a parameter whose last two axes have not three elements each.
+
+    Notes
+    -----
+    *Accuracy.* The tail probability of the angle-like coordinate v of a draw (see
+    :mod:`jax_von_mises.quadratic.marginal`) has a relative error of at most 4e-6 (1e-11 in float64), or v or 1 - v is
+    within 4 ulp; the two other angles are as accurate as those of `sample_von_mises`. The error of log C is at most
+    1e-6 (1e-12) times max(1, abs(log C)), where C is relative to the mode. Besides, all results have the error that
+    comes from the rounding of F and of rotations.
+
+    *Derivatives.* Those of draws are pathwise, finite for every F, and give unbiased derivatives of means, also where
+    singular values are equal. `log_prob`, `prob` and `mean` have second derivatives.
+
+    *Source.* K. V. Mardia and P. E. Jupp, *Directional Statistics*, 2000, section 13.2; T. Lee, "Bayesian attitude
+    estimation with the matrix Fisher distribution on SO(3)", *IEEE Transactions on Automatic Control* 63, 2018. The
+    marginal distribution that draws use is in :mod:`jax_von_mises.quadratic.marginal`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from jax_von_mises.rotations import MatrixFisher
+    >>> pose = MatrixFisher(jnp.diag(jnp.array([8.0, 5.0, 2.0])))
+    >>> q = pose.sample(jax.random.key(0), (1000,))
+    >>> q.shape, pose.log_prob(q).shape, pose.mean().shape
+    ((1000, 4), (1000,), (3, 3))
+    """
+
+    parameter: ArrayLike
+
+    FAMILY = Family(
+        name="matrix-fisher",
+        noun="rotation",
+        parameters={"parameter": 2},
+        place=rotations,
+        numbers=lambda event_shape: 4,
+        event_shape=lambda parameters: (4,),
+        tabulated=("parameter",),
+    )
+    PARAMETERS = (Parameter("parameter", "matrix", 2),)
+
+    def __init__(self, parameter: ArrayLike, *, validate_args: bool = False) -> None:
+        self._assign({"parameter": parameter}, validate_args)
+        if arguments.is_array(self.parameter) and np.shape(self.parameter)[-2:] != (3, 3):
+            raise ValueError(
+                f"MatrixFisher: parameter has shape {np.shape(self.parameter)}, but must hold matrices, of shape "
+                "(..., 3, 3)."
+            )
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one quaternion, (4,)."""
+        return (4,)
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density with respect to the uniform distribution, whose own is 0.
+
+        Subtract log(8 pi^2) for rotation vectors, whose volume is that of small angles in radians.
+
+        Parameters
+        ----------
+        value : array
+            Quaternions along the last axis, of which only the direction counts, or rotation matrices along the last
+            two axes, of three elements each.
+        """
+        value = as_quaternion("MatrixFisher.log_prob", value)
+        result: jax.Array = self._compute("log_prob", log_density, ("parameter",), (), {"value": value}, {"value": 1})
+        return result
+
+    def mean(self) -> jax.Array:
+        """Return the mean of rotation matrices, of shape ``batch`` + (3, 3); itself no rotation."""
+        result: jax.Array = self._compute("mean", mean, ("parameter",))
+        return result
+
+    def mode(self) -> jax.Array:
+        """Return the most likely rotation, a unit quaternion with w >= 0."""
+        result: jax.Array = self._compute("mode", mode, ("parameter",))
+        return result
+
+    def entropy(self) -> jax.Array:
+        """Return the entropy with respect to the uniform distribution, whose own is 0, in nats."""
+        result: jax.Array = self._compute("entropy", entropy, ("parameter",))
+        return result
+
+
+def as_quaternion(caller: str, value: ArrayLike) -> ArrayLike:
+    """Return quaternions, given those or rotation matrices."""
+    value = arguments.parameter(caller, "value", value)
+    shape = np.shape(value)
+    if shape[-2:] == (3, 3):
+        return matrices.to_quaternion(arguments.as_jax(value))
+    if shape[-1:] != (4,):
+        raise ValueError(
+            f"{caller}: value has shape {shape}, but must hold quaternions (w, x, y, z), of shape (..., 4), or "
+            "rotation matrices, of shape (..., 3, 3)."
+        )
+    return value
