@@ -182,6 +182,32 @@ def _log_density_jvp(
     return found.log_density, rate(found, *tangents)
 
 
+@jax.custom_jvp
+def divergence(p: jax.Array, q: jax.Array) -> jax.Array:
+    """Return the Kullback-Leibler divergence of the distribution with the form `q` from that with the form `p`."""
+    first, second = frame_of(p), frame_of(q)
+    (log_p, means), (log_q, _) = mean_squares(first.gaps), mean_squares(second.gaps)
+    all_means, d = [1 - sum_of(list(means)), *means], len(means) + 1
+    # The axes of q, seen in the frame of p.
+    turned = [first.along([second.axes[i][j] for i in range(d)]) for j in range(1, d)]
+    squares = [sum_of([m * y * y for m, y in zip(all_means, axis, strict=True)]) for axis in turned]
+    own, other = (
+        sum_of([gap * square for gap, square in zip(gaps, of, strict=True)])
+        for gaps, of in ((first.gaps, means), (second.gaps, squares))
+    )
+    return jnp.maximum(log_q - log_p + (other - own), 0)
+
+
+@divergence.defjvp
+def _divergence_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    p, q = primals
+    own, rise = jax.jvp(second_moment, (p,), tangents[:1])
+    across = (second_moment(q) - own) * tangents[1]
+    return divergence(p, q), jnp.sum((p - q) * rise + across, (-2, -1))
+
+
 def entropy(matrix: jax.Array) -> jax.Array:
     """Return the entropy relative to the uniform distribution, minus the divergence from it."""
     gaps = gaps_of(matrix)

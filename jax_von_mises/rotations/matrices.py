@@ -47,6 +47,20 @@ def of_moments(moment: jax.Array) -> jax.Array:
     )
 
 
+def of_form(form: jax.Array) -> jax.Array:
+    """Return F from its `quadratic_form`, up to a multiple of the identity in the latter."""
+    a = [[form[..., i, j] for j in range(4)] for i in range(4)]
+    rows = [
+        [a[0][0] + a[1][1], a[1][2] - a[0][3], a[1][3] + a[0][2]],
+        [a[1][2] + a[0][3], a[0][0] + a[2][2], a[2][3] - a[0][1]],
+        [a[1][3] - a[0][2], a[2][3] + a[0][1], a[0][0] + a[3][3]],
+    ]
+    trace = a[0][0] + a[1][1] + a[2][2] + a[3][3]
+    return of_rows(
+        [[0.5 * (x - 0.5 * trace) if i == j else 0.5 * x for j, x in enumerate(row)] for i, row in enumerate(rows)]
+    )
+
+
 def to_quaternion(matrix: jax.Array) -> jax.Array:
     """Return one of the two unit quaternions of rotation matrices, that with w >= 0 unless w is nearly 0."""
     # The rows of 4 q q^T are multiples of q. That with the largest diagonal element has the least rounding error.

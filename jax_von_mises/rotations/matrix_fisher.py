@@ -1,6 +1,7 @@
 r"""Define `MatrixFisher`, the exponential family of rotations with the sufficient statistic R."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +10,13 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.engine.base import LARGEST_ELEMENT, Parameter, Parametric
+from jax_von_mises.engine.base import LARGEST_ELEMENT, Parameter, Parametric, computed
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
+from jax_von_mises.engine.samples import WeightedSets
 from jax_von_mises.numerics.elementary import nan_unless
-from jax_von_mises.quadratic import density, draw
+from jax_von_mises.quadratic import density, draw, fit
 from jax_von_mises.quadratic.frames import frame_of
 from jax_von_mises.rotations import matrices
 from jax_von_mises.sphere.vectors import direction_of
@@ -57,6 +59,45 @@ def mode(parameter: jax.Array) -> jax.Array:
 def entropy(parameter: jax.Array) -> jax.Array:
     """Return the entropy relative to the uniform distribution."""
     return density.entropy(form_of(parameter))
+
+
+def divergence(other: jax.Array, parameter: jax.Array) -> jax.Array:
+    """Return the Kullback-Leibler divergence of another distribution from one."""
+    return density.divergence(form_of(parameter), form_of(other))
+
+
+def from_axes(mode: jax.Array, axes: jax.Array, concentrations: jax.Array) -> jax.Array:
+    """Return the parameter with this mode and these concentrations along the columns of `axes`."""
+    scaled = axes * concentrations[..., None, :]
+    around = jnp.sum(scaled[..., :, None, :] * axes[..., None, :, :], -1)
+    turn = matrices.of_quaternion(direction_of(mode).unit)
+    return jnp.sum(around[..., :, :, None] * turn[..., None, :, :], -2)
+
+
+def isotropic(mode: jax.Array, concentration: jax.Array) -> jax.Array:
+    """Return the parameter with this mode and the same concentration about all axes."""
+    return concentration[..., None, None] * matrices.of_quaternion(direction_of(mode).unit)
+
+
+def added(other: jax.Array, parameter: jax.Array) -> jax.Array:
+    """Return the sum of parameters."""
+    return parameter + other
+
+
+def standard_errors(size: jax.Array, parameter: jax.Array) -> jax.Array:
+    """Return the standard errors of the elements of an estimated parameter."""
+    form = form_of(parameter)
+    of = jax.tree.map(matrices.of_form, fit.units(form))
+    return jnp.sqrt(fit.variance(form, of) / size[..., None, None])
+
+
+@jax.jit
+def fitted(sets: WeightedSets) -> jax.Array:
+    """Return the maximum likelihood estimates of the parameter."""
+    x, share = sets.rows()
+    q = direction_of(jnp.moveaxis(x, 0, -1)).unit
+    found = matrices.of_form(fit.fitted([q[..., i] for i in range(4)], jnp.broadcast_to(share, q.shape[:-1])))
+    return found.astype(sets.dtype)
 
 
 @pytree("parameter")
@@ -129,11 +170,8 @@ class MatrixFisher(Parametric):
 
     def __init__(self, parameter: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"parameter": parameter}, validate_args)
-        if arguments.is_array(self.parameter) and np.shape(self.parameter)[-2:] != (3, 3):
-            raise ValueError(
-                f"MatrixFisher: parameter has shape {np.shape(self.parameter)}, but must hold matrices, of shape "
-                "(..., 3, 3)."
-            )
+        if arguments.is_array(self.parameter):
+            require_matrices("MatrixFisher", "parameter", self.parameter)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -165,21 +203,129 @@ class MatrixFisher(Parametric):
         result: jax.Array = self._compute("mode", mode, ("parameter",))
         return result
 
+    def kl_divergence(self, other: "MatrixFisher") -> jax.Array:
+        """Return the Kullback-Leibler divergence of `other` from this distribution, in nats.
+
+        Its error is about 1e-6 (1e-12 in float64), or 4 ulp of the parameters, also where it is smaller itself.
+        """
+        self._check_other("kl_divergence", other, MatrixFisher)
+        values = {"other": other.parameter}
+        result: jax.Array = self._compute("kl_divergence", divergence, ("parameter",), (), values, {"other": 2})
+        return result
+
+    def kl_to_uniform(self) -> jax.Array:
+        """Return the Kullback-Leibler divergence of the uniform distribution from this one, in nats."""
+        return -self.entropy()
+
+    def multiply(self, other: "MatrixFisher") -> "MatrixFisher":
+        """Return the normalised product of the densities, such as of a prior and a likelihood: the parameters add."""
+        self._check_other("multiply", other, MatrixFisher)
+        return MatrixFisher(
+            self._compute("multiply", added, ("parameter",), (), {"other": other.parameter}, {"other": 2})
+        )
+
+    def standard_errors(self, size: ArrayLike) -> jax.Array:
+        """Return the standard errors of the elements of `parameter` from `fit` to `size` rotations.
+
+        They follow from the Fisher information, and are inf where that is singular. The shape is that of `parameter`.
+        """
+        result: jax.Array = self._compute("standard_errors", standard_errors, ("parameter",), (), {"size": size})
+        return result
+
+    @classmethod
+    def from_mode(cls, mode: ArrayLike, axes: ArrayLike, concentrations: ArrayLike) -> "MatrixFisher":
+        """Return the distribution with a mode, and concentrations about axes.
+
+        Parameters
+        ----------
+        mode : array
+            Quaternion along the last axis, of any length but 0.
+        axes : array
+            Rotation matrix whose columns are axes, of shape (..., 3, 3).
+        concentrations : array
+            The numbers s_j for the axes, of shape (..., 3). At high concentration, the variance of small rotations
+            about axis j is 1 / (s_k + s_l) for the other two. The mode is as given if no such sum is negative.
+
+        Notes
+        -----
+        The sums keep the digits that F has, about 1e-7 (1e-16 in float64) of the largest concentration.
+        """
+        caller = "MatrixFisher.from_mode"
+        given, dtype = arguments.parameters(caller, None, mode=mode, axes=axes, concentrations=concentrations)
+        arguments.dimension(caller, "mode", given["mode"], 4)
+        arguments.dimension(caller, "concentrations", given["concentrations"], 3)
+        require_matrices(caller, "axes", given["axes"])
+        return cls(computed(from_axes, (), tuple(given.values()), (1, 2, 1), dtype))
+
+    @classmethod
+    def isotropic(cls, mode: ArrayLike, concentration: ArrayLike) -> "MatrixFisher":
+        """Return the distribution of the parameter `concentration` times the rotation matrix of the quaternion `mode`.
+
+        At high concentration, the variance of small rotations about each axis is 1 / (2 concentration).
+        """
+        caller = "MatrixFisher.isotropic"
+        given, dtype = arguments.parameters(caller, None, mode=mode, concentration=concentration)
+        arguments.dimension(caller, "mode", given["mode"], 4)
+        return cls(computed(isotropic, (), tuple(given.values()), (1, 0), dtype))
+
+    @classmethod
+    def fit(
+        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> "MatrixFisher":
+        """Fit the distribution to rotations by maximum likelihood.
+
+        The estimate is the parameter for which the mean of rotation matrices is that of the data.
+
+        Parameters
+        ----------
+        samples : array
+            Quaternions along the last axis, of any length except 0, or rotation matrices along the last two axes.
+        weights : array, optional
+            Number of times that each rotation was observed, 0 or more, also fractions; broadcasts to the shape of
+            `samples` without the axes of one rotation, or is one-dimensional along a single `axis`.
+        axis : int or tuple of ints, optional
+            Axes of `samples`, not counting those of one rotation, to estimate over; all by default. The other axes
+            index separate data sets.
+
+        Returns
+        -------
+        MatrixFisher
+            The gaps of the quadratic form (see :mod:`jax_von_mises.quadratic.marginal`) have relative errors of about
+            1e-5 (float32) or 1e-12 (float64), besides the rounding of `parameter`. They are at most 1.9e7, also where
+            the likelihood has no maximum, as for fewer than three rotations. NaN without rotations, without positive
+            weights, and for a negative weight or a rotation that is not finite. The estimates have first derivatives.
+
+        Notes
+        -----
+        It works inside `jit`, `vmap` and `grad`. Outside of transformations, one compiled program serves all numbers of
+        rotations up to the next power of two.
+        """
+        caller = "MatrixFisher.fit"
+        samples = as_quaternion(caller, samples, "samples")
+        sets = WeightedSets.of(caller, "rotation", samples, weights, axis, 1)
+        return cls(fitted(sets.padded()))
+
     def entropy(self) -> jax.Array:
         """Return the entropy with respect to the uniform distribution, whose own is 0, in nats."""
         result: jax.Array = self._compute("entropy", entropy, ("parameter",))
         return result
 
 
-def as_quaternion(caller: str, value: ArrayLike) -> ArrayLike:
+def require_matrices(caller: str, name: str, value: ArrayLike) -> None:
+    """Raise ValueError for an array that does not hold matrices of three rows and columns."""
+    if np.shape(value)[-2:] != (3, 3):
+        raise ValueError(f"{caller}: {name} has shape {np.shape(value)}, but must hold matrices, of shape (..., 3, 3).")
+
+
+def as_quaternion(caller: str, value: ArrayLike, name: str = "value") -> ArrayLike:
     """Return quaternions, given those or rotation matrices."""
-    value = arguments.parameter(caller, "value", value)
+    value = arguments.parameter(caller, name, value)
     shape = np.shape(value)
     if shape[-2:] == (3, 3):
         return matrices.to_quaternion(arguments.as_jax(value))
     if shape[-1:] != (4,):
         raise ValueError(
-            f"{caller}: value has shape {shape}, but must hold quaternions (w, x, y, z), of shape (..., 4), or "
+            f"{caller}: {name} has shape {shape}, but must hold quaternions (w, x, y, z), of shape (..., 4), or "
             "rotation matrices, of shape (..., 3, 3)."
         )
     return value

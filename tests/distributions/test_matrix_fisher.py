@@ -148,6 +148,99 @@ def test_extreme_parameters(dtype):
         assert np.all(np.isnan(each[5:]))
 
 
+@pytest.mark.parametrize(("dtype", "values"), [("float32", (6, 2, 0)), *more(*(("float64", s) for s in SINGULAR))])
+def test_fit(dtype, values):
+    """The mean of rotation matrices is that of the data, and the parameter within 5 standard errors."""
+    number = 20_000
+    with jax.enable_x64(dtype == "float64"):
+        distribution = MatrixFisher(turned(values).astype(dtype))
+        q = distribution.sample(jax.random.key(5), (number,))
+        found = MatrixFisher.fit(q)
+        moment = np.mean(reference.matrices_of(np.asarray(q, float)), 0)
+        errors = distribution.standard_errors(number)
+        mean = found.mean()
+    np.testing.assert_allclose(mean, moment, atol=2e-6 if dtype == "float32" else 1e-10)
+    assert np.all(np.abs(np.asarray(found.parameter) - distribution.parameter) <= 5 * np.asarray(errors))
+
+
+@pytest.mark.more
+def test_fits_of_sets():
+    """Weights count, axes index sets, and fits work in `jit` and `vmap` and have derivatives."""
+    q = MatrixFisher(turned((4, 2, 1)).astype(np.float32)).sample(jax.random.key(6), (3, 50))
+    weights = np.random.default_rng(4).integers(0, 3, (3, 50)).astype(np.float32)
+    found = MatrixFisher.fit(q, weights, axis=1)
+    assert found.batch_shape == (3,)
+    for j in range(3):
+        repeated = np.repeat(np.asarray(q[j]), weights[j].astype(int), 0)
+        np.testing.assert_allclose(MatrixFisher.fit(repeated).parameter, found.parameter[j], rtol=2e-4, atol=2e-4)
+    mapped = jax.jit(jax.vmap(lambda q, w: MatrixFisher.fit(matrices.of_quaternion(q), w).parameter))(q, weights)
+    np.testing.assert_allclose(mapped, found.parameter, rtol=2e-4, atol=2e-4)
+    with jax.enable_x64(True):
+        x, w = np.asarray(q[0, :20], float), weights[0, :20] + 1.0
+        check_grads(lambda x, w: MatrixFisher.fit(x, w).parameter, (x, w), 1, rtol=1e-5)
+
+
+def test_fits_without_maximum():
+    q = np.float32([[1, 0.1, 0, 0], [1, 0, 0.2, 0], [1, 0, 0, 0.1], [1, 0, 0, 0]])
+    for number in (1, 2, 3):
+        assert np.all(np.abs(MatrixFisher.fit(q[:number]).parameter) <= 1e7)
+    for nothing in (q[:0], np.full((2, 4), np.nan, np.float32)):
+        assert np.all(np.isnan(MatrixFisher.fit(nothing).parameter))
+
+
+@pytest.mark.more
+def test_standard_errors():
+    """They are those of the inverse of the second derivatives of log C, also at equal singular values."""
+    with jax.enable_x64(True):
+        for values in SINGULAR[:5]:
+            parameter = turned(values)
+            information = jax.jacfwd(lambda f: MatrixFisher(f).mean())(parameter).reshape(9, 9)
+            expected = np.sqrt(np.diag(np.linalg.inv(information)) / 7).reshape(3, 3)
+            np.testing.assert_allclose(MatrixFisher(parameter).standard_errors(7), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_divergence(dtype):
+    parameters = np.array([turned(s) for s in SINGULAR[:5]], dtype)
+    with jax.enable_x64(dtype == "float64"):
+        p, q = MatrixFisher(parameters[:, None]), MatrixFisher(parameters[None, :, ::-1])
+        found, uniform, own = p.kl_divergence(q), p.kl_to_uniform()[:, 0], p.kl_divergence(p)
+        found, uniform, own = map(np.asarray, (found, uniform, own))
+    eps = float(np.finfo(dtype).eps)
+    for i, first in enumerate(parameters.astype(float)):
+        rotations, weights, log_p = reference.rotations(first)
+        for j, second in enumerate(parameters[:, ::-1].astype(float)):
+            log_q = reference.rotations(second)[2]
+            exact = weights @ np.sum(rotations * (first - second), (1, 2)) - log_p + log_q
+            assert found[i, j] == pytest.approx(exact, abs=100 * eps + 1e-13, rel=20 * eps)
+            assert np.sum(first * (weights @ rotations.reshape(-1, 9)).reshape(3, 3)) - log_p == pytest.approx(
+                uniform[i], abs=100 * eps + 1e-13
+            )
+    assert np.all((own >= 0) & (own <= 20 * eps))
+
+
+@pytest.mark.more
+def test_derivatives_of_divergence():
+    with jax.enable_x64(True):
+        p, q = jnp.asarray(turned((3, 3, 1))), jnp.asarray(turned((2, 2, 2))[::-1])
+        check_grads(lambda p, q: MatrixFisher(p).kl_divergence(MatrixFisher(q)), (p, q), 1, rtol=1e-5)
+
+
+def test_constructors():
+    mode, axes = np.float32([1, 0.2, -0.3, 0.4]), matrices.of_quaternion(jnp.full(4, 0.5))
+    distribution = MatrixFisher.from_mode(mode, axes, [9.0, 5.0, -2.0])
+    np.testing.assert_allclose(distribution.mode(), mode / np.linalg.norm(mode), atol=3e-7)
+    np.testing.assert_allclose(np.linalg.svd(distribution.parameter)[1], [9, 5, 2], rtol=1e-6)
+    turned_around = MatrixFisher.isotropic(mode, [0.0, 3.0])
+    rotation = reference.matrices_of(mode.astype(float) / np.linalg.norm(mode.astype(float)))
+    np.testing.assert_allclose(turned_around.parameter[1], 3 * rotation, atol=1e-6)
+    both = distribution.multiply(turned_around)
+    assert both.batch_shape == (2,)
+    np.testing.assert_array_equal(both.parameter[0], distribution.parameter)
+    with pytest.raises(ValueError, match=r"MatrixFisher.from_mode: axes has shape \(4,\)"):
+        MatrixFisher.from_mode(mode, mode, [1.0, 1.0, 1.0])
+
+
 def test_second_derivatives_of_draws_are_refused():
     def sum_of_draws(f):
         return MatrixFisher(f).sample(jax.random.key(0)).sum()
