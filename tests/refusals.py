@@ -151,6 +151,21 @@ FUNCTIONS = {
             )
             for name, argument, renamed in (("log_prob", "value", "x"), ("cdf", "value", "x"), ("icdf", "q", None))
         },
+        "MatrixFisher.fit": Refusal(
+            rotations.MatrixFisher.fit,
+            {"samples": np.eye(4, dtype=np.float32)},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        "MatrixFisher.from_mode": Refusal(
+            rotations.MatrixFisher.from_mode,
+            {"mode": np.ones(4), "axes": np.eye(3), "concentrations": np.ones(3)},
+            {"mode": "vector", "axes": "vector", "concentrations": "vector"},
+        ),
+        "MatrixFisher.isotropic": Refusal(
+            rotations.MatrixFisher.isotropic,
+            {"mode": np.ones(4), "concentration": 1.0},
+            {"mode": "vector", "concentration": "numbers"},
+        ),
         "VonMisesFisher.fit": Refusal(
             jvm.VonMisesFisher.fit,
             {"samples": np.eye(3, dtype=np.float32)},
@@ -371,7 +386,9 @@ def public():
             found.add(name)
         elif inspect.isclass(value) and issubclass(value, Distribution):
             found |= {name} - ({name} if issubclass(value, Parametric) else set())
-            found |= {f"{name}.{each}" for each in ("fit", "marginal") if hasattr(value, each)}
+            found |= {
+                f"{name}.{each}" for each in ("fit", "marginal", "from_mode", "isotropic") if hasattr(value, each)
+            }
     return found
 
 
