@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.any_density.evaluation import FLOAT64, LogDensity, levels_at, scope
+from jax_von_mises.numerics.circle import with_derivative_of
 from jax_von_mises.numerics.elementary import clip
 
 # Passes that move the edges. If the density jumps, as many as `LOOKS` before them evaluate it at other points of the
@@ -179,22 +180,22 @@ def isolated_changes(levels: jax.Array, width: jax.Array) -> jax.Array:
     """Return the changes between `levels` at edges and midpoints, and 0 for those too gradual to be jumps."""
     change = jnp.abs(jnp.diff(levels))
     slope = change / jnp.maximum(jnp.repeat(width, 2), 1e-30)
-    return jnp.where(slope > ISOLATED * (jnp.roll(slope, 1) + jnp.roll(slope, -1)), change, 0)
+    around = jnp.concatenate([slope[-1:], slope, slope[:1]])
+    return jnp.where(slope > ISOLATED * (around[:-2] + around[2:]), change, 0)
 
 
-def demand(levels: jax.Array, width: jax.Array, smallest: float, jumps: jax.Array) -> jax.Array:
+def demand(levels: jax.Array, isolated: jax.Array, width: jax.Array, smallest: float, jumps: jax.Array) -> jax.Array:
     """Return what each panel of these widths adds to *Panels* of the module docstring, apart from the floor.
 
-    `levels` holds the log densities at edges and midpoints, in order of increasing angle. Tails below `smallest`
-    count less, as does variation if the log density `jumps`.
+    `levels` holds the log densities at edges and midpoints, in order of increasing angle, and `isolated` their
+    `isolated_changes`. Tails below `smallest` count less, as does variation if the log density `jumps`.
     """
     start, middle, end = levels[:-2:2], levels[1:-1:2], levels[2::2]
     variation = jnp.abs(middle - start) + jnp.abs(end - middle) + 2 * jnp.abs(start + end - 2 * middle)
-    change = isolated_changes(levels, width)
-    mass = masses(lifted(levels, change > 0), width)
+    mass = masses(lifted(levels, isolated > 0), width)
     sums = prefix_sums(jnp.stack([mass, mass[::-1]]))
     share = mass / jnp.maximum(jnp.minimum(sums[0], sums[1, ::-1]), smallest * sums[0, -1])
-    is_jump = jnp.maximum(change[::2], change[1::2]) > SMALL_JUMP
+    is_jump = jnp.maximum(isolated[::2], isolated[1::2]) > SMALL_JUMP
     counted = jnp.where(is_jump, JUMP_COUNTS, jnp.minimum(variation, JUMP_COUNTS))
     variation = jnp.where(jumps, counted, jnp.minimum(variation, MOST_VARIATION))
     wanted = (variation + share) * share**POWER
@@ -302,24 +303,26 @@ def place_edges(
         looks, looked = (i > 0) & (i <= LOOKS), i == LOOKS + 1
         # Edges and midpoints, in order of increasing angle, or points between them.
         base = jnp.concatenate([jnp.repeat(edges[:-1], 2), edges[-1:]])
-        half = 0.5 * jnp.diff(edges)
+        width = jnp.diff(edges)
+        half = 0.5 * width
         shift = jnp.where(looks, i.astype(dtype) / (LOOKS + 1), 0) * half
         step = jnp.append(jnp.stack([shift, half + shift], 1).reshape(-1), 0)
         with scope(wide):
             levels = lax.stop_gradient(levels_at(log_density, parameters, base, step, wide))
             levels = jnp.where(jnp.isnan(levels), -jnp.inf, levels)
             largest = jnp.max(levels)
+            nowhere = lax.convert_element_type(largest, dtype) == -jnp.inf
             largest = jnp.where(largest == -jnp.inf, 0, largest)
             raw, top = (lax.convert_element_type(x, dtype) for x in (levels, largest))
             levels = lax.convert_element_type(jnp.maximum(levels - largest, -DEPTH), dtype)
-        gap, extent = jnp.abs(levels[0] - levels[-1]), jnp.max(levels) - jnp.min(levels)
-        found = jnp.all(raw == -jnp.inf) | jnp.any(isolated_changes(levels, jnp.diff(edges)) > JUMP)
-        jumps = jumps | (~looks & found)
+        gap, extent = jnp.abs(levels[0] - levels[-1]), -jnp.min(levels)
         # A midpoint of the first panels also stands for the points that were looked at.
         middle = jnp.where(looked, jnp.maximum(levels[1::2], highest - top), levels[1::2])
         levels = jnp.append(jnp.stack([levels[:-1:2], middle], 1).reshape(-1), levels[-1])
-        highest = jnp.maximum(highest, jnp.max(raw[:-1].reshape(-1, 2), 1))
-        wanted = demand(levels, jnp.diff(edges), SMALLEST_TAIL[dtype.name] / 4, jumps)
+        highest = jnp.maximum(highest, jnp.maximum(raw[:-1:2], raw[1::2]))
+        isolated = isolated_changes(levels, width)
+        jumps = jumps | (~looks & (nowhere | (jnp.max(isolated) > JUMP)))
+        wanted = demand(levels, isolated, width, SMALLEST_TAIL[dtype.name] / 4, jumps)
         stay = looks | ((i == 0) & jumps)
         moved = jnp.where(stay, edges, redistribute(edges, wanted, jumps))
         after = jnp.where((i == 0) & ~jumps, LOOKS + 2, i + 1).astype(i.dtype)
@@ -412,16 +415,30 @@ def partial_mass(y: jax.Array, mean: jax.Array, shape: list[jax.Array]) -> tuple
     return y * inner, inner + y * (2 * value - 4 * (1 - y) * slope)
 
 
-def seen_from(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-    """Return the width, mean and shape of each `panel`, mirrored where `from_end` is true."""
-    sign = jnp.where(from_end, -1.0, 1.0).astype(panels.edges.dtype)
-    width, mean, *shape = take_each(panel, panels.width, panels.mean, panels.shape)
-    return width, mean, [term if k % 2 else sign * term for k, term in enumerate(shape)]
+class Seen(NamedTuple):
+    """Panels, seen from the end of the circle from which their masses are counted."""
+
+    edge: jax.Array
+    """First edge of each panel, in radians."""
+    beyond: jax.Array
+    """What to add to this edge, as in `Panels`."""
+    mass: jax.Array
+    """Scaled mass before this edge."""
+    width: jax.Array
+    mean: jax.Array
+    shape: list[jax.Array]
 
 
-def edge_of(panels: Panels, panel: jax.Array, from_end: jax.Array) -> tuple[jax.Array, ...]:
-    """Return the lower edge of each `panel`, or the upper one if `from_end`, and the amount beyond it."""
-    return take_each(panel + from_end.astype(panel.dtype), panels.edges, panels.beyond)
+def seen_from(panels: Panels, number: jax.Array, from_end: jax.Array) -> Seen:
+    """Return the panels with a `number`, which counts from -pi or, if `from_end`, from pi."""
+    count = panels.width.shape[0]
+    odd = jnp.asarray(np.arange(panels.shape.shape[0])[:, None] % 2 == 1)
+    ahead = panels.edges[:-1], panels.beyond[:-1], panels.width, panels.mean, panels.shape
+    back = panels.edges[1:], panels.beyond[1:], panels.width, panels.mean, jnp.where(odd, panels.shape, -panels.shape)
+    rows = [jnp.concatenate([x, y[..., ::-1]], -1) for x, y in zip(ahead, back, strict=True)]
+    column = jnp.where(from_end, number + count, number)
+    edge, beyond, width, mean, *shape, mass = take_each(column, *rows, panels.mass[:, :-1].reshape(-1))
+    return Seen(*lax.stop_gradient((edge, beyond)), mass, width, mean, shape)
 
 
 def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -430,37 +447,28 @@ def quantile(panels: Panels, mass: jax.Array, from_end: jax.Array) -> tuple[jax.
     The angle is differentiable with respect to the arrays of the panels by the implicit function theorem, because the
     last step starts from a constant.
     """
-    fixed, steps = lax.stop_gradient(panels), STEPS[np.dtype(mass.dtype).name]
     count = panels.width.shape[0]
-    offset = from_end.astype(jnp.int32) * (count + 1)
-    target = lax.stop_gradient(mass)
-    j = search(fixed.mass, target, offset)
-    panel = jnp.where(from_end, count - 1 - j, j)
-    width, mean, shape = seen_from(panels, panel, from_end)
-    rest = (mass - take(panels.mass.reshape(-1), offset + j)) / width
-    known_mean, known_shape = lax.stop_gradient((mean, shape))
-    target = lax.stop_gradient(rest)
-    y = clip(target / jnp.maximum(known_mean, 1e-37), 0, 1)
-    for _ in range(steps):
-        value, density = partial_mass(y, known_mean, known_shape)
-        y = clip(y - (value - target) / jnp.maximum(density, 0.02 * known_mean + 1e-37), 0, 1)
+    offset = jnp.where(from_end, count + 1, 0)
+    seen = seen_from(panels, search(lax.stop_gradient(panels.mass), lax.stop_gradient(mass), offset), from_end)
+    rest = (mass - seen.mass) / seen.width
+    known, target = lax.stop_gradient((seen, rest))
+    y = clip(target / jnp.maximum(known.mean, 1e-37), 0, 1)
+    for _ in range(STEPS[np.dtype(mass.dtype).name]):
+        value, density = partial_mass(y, known.mean, known.shape)
+        y = clip(y - (value - target) / jnp.maximum(density, 0.02 * known.mean + 1e-37), 0, 1)
     y = lax.stop_gradient(y)
-    value, density = partial_mass(y, mean, shape)
+    value, density = partial_mass(y, seen.mean, seen.shape)
     density = lax.stop_gradient(density)
-    step = (rest - value) / jnp.maximum(density, 1e-37)
-    y = y + (step - lax.stop_gradient(step))
-    edge, away = edge_of(fixed, panel, from_end), jnp.where(from_end, -width * y, width * y)
-    return edge[0] + (edge[1] + away), density
+    y = with_derivative_of((rest - value) / jnp.maximum(density, 1e-37), y)
+    away = jnp.where(from_end, -seen.width * y, seen.width * y)
+    return seen.edge + (seen.beyond + away), density
 
 
 def mass_up_to(panels: Panels, x: jax.Array, from_end: jax.Array) -> jax.Array:
     """Return the scaled mass between -pi (pi if `from_end`) and each angle `x` in [-pi, pi], with derivatives."""
     panel = search(panels.edges, lax.stop_gradient(x))
-    width, mean, shape = seen_from(panels, panel, from_end)
-    edge = edge_of(panels, panel, from_end)
-    away = (x - edge[0]) - edge[1]
+    seen = seen_from(panels, jnp.where(from_end, panels.width.shape[0] - 1 - panel, panel), from_end)
+    away = (x - seen.edge) - seen.beyond
     away = jnp.where(from_end, -away, away)
-    y = clip(away / jnp.maximum(width, 1e-37), 0, 1)
-    count = panels.width.shape[0]
-    before = jnp.where(from_end, 2 * count - panel, panel)
-    return take(panels.mass.reshape(-1), before) + width * partial_mass(y, mean, shape)[0]
+    y = clip(away / jnp.maximum(seen.width, 1e-37), 0, 1)
+    return seen.mass + seen.width * partial_mass(y, seen.mean, seen.shape)[0]

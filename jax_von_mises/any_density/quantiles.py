@@ -132,7 +132,8 @@ def cell_polynomials(values: jax.Array, steps: bool = False) -> jax.Array:
     if steps:
         nodes = table.cell_nodes(degree)
         slopes = jnp.abs(jnp.diff(lax.stop_gradient(cells), axis=1)) / jnp.asarray(np.diff(nodes)[None], values.dtype)
-        steep = jnp.max(slopes, 1) > STEEP * jnp.min(slopes, 1) + 1e-6
+        most, least = (functools.reduce(of, slopes.T) for of in (jnp.maximum, jnp.minimum))
+        steep = most > STEEP * least + 1e-6
         line = cells[:, :1] + (cells[:, -1:] - cells[:, :1]) * jnp.asarray(nodes[None], values.dtype)
         cells = jnp.where(steep[:, None], line, cells)
     return table.polynomials(cells)
@@ -150,9 +151,10 @@ def tail_error(fixed: Panels, angle: jax.Array, t: jax.Array, from_end: jax.Arra
     unsigned = np.uint64 if angle.dtype == jnp.float64 else np.uint32
     exponent = lax.bitcast_convert_type(jnp.abs(angle), unsigned) & ~unsigned((1 << info.nmant) - 1)
     spacing = (SPACINGS * float(info.eps)) * lax.bitcast_convert_type(exponent, angle.dtype)
-    ends = jnp.stack([angle - spacing, angle + spacing])
-    tails = panels.mass_up_to(fixed, ends, jnp.broadcast_to(from_end, ends.shape)) / fixed.total
-    return jnp.maximum(jnp.maximum(jnp.min(tails, 0) - t, t - jnp.max(tails, 0)), 0) / t
+    ends = jnp.concatenate([angle - spacing, angle + spacing])
+    tails = panels.mass_up_to(fixed, ends, jnp.tile(from_end, 2)) / fixed.total
+    first, second = jnp.split(tails, 2)
+    return jnp.maximum(jnp.maximum(jnp.minimum(first, second) - t, t - jnp.maximum(first, second)), 0) / t
 
 
 def tabulate(
@@ -234,8 +236,8 @@ def second_level(
     rows, places = checks(HARD * 2 * len(at_nodes), CHECKED_SECOND[dtype.name])
     t = tails_of(places_of(grid.numbers(np.array(CHECKED_SECOND[dtype.name])).reshape(-1)))
     # Check the whole of a cell of the second level of which only a part is in the hard cell.
-    ends = jnp.stack([places_of(at_nodes[:, 0]), places_of(at_nodes[:, -1])])
-    used = (jnp.max(ends, 0) >= 0) & (jnp.min(ends, 0) <= 1)
+    first, last = places_of(at_nodes[:, 0]), places_of(at_nodes[:, -1])
+    used = (jnp.maximum(first, last) >= 0) & (jnp.minimum(first, last) <= 1)
     sides = jnp.broadcast_to(from_end[:, None, None], t.shape)
     angle = table.value_in_cell(lax.stop_gradient(further), rows, jnp.asarray(places, dtype))
     error = tail_error(fixed, angle, jnp.maximum(t, 1e-37).reshape(-1), sides.reshape(-1))
