@@ -15,6 +15,7 @@
 `mean` `mode`             also `variance`, `stddev`, `entropy` and `kl_divergence`
 `fit` `standard_errors`   maximum likelihood estimates and their standard errors
 `VonMisesFisher`          directions in any dimension; also `sample_von_mises_fisher`
+`Bingham`                 axes in three and four dimensions; rotations in `rotations`
 `CircularDistribution`    any density on the circle; also `SineSkewed`
 `Mixture` `Torus`         mixtures; several independent angles
 `SineBivariateVonMises`   pairs of dependent angles; also `CosineBivariateVonMises`
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from jax_von_mises.version import __version__ as __version__
 
 __all__ = [
+    "Bingham",
     "Cardioid",
     "CircularDistribution",
     "CosineBivariateVonMises",

@@ -151,6 +151,21 @@ FUNCTIONS = {
             )
             for name, argument, renamed in (("log_prob", "value", "x"), ("cdf", "value", "x"), ("icdf", "q", None))
         },
+        "Bingham.fit": Refusal(
+            jvm.Bingham.fit,
+            {"samples": np.eye(3, dtype=np.float32)},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        "Bingham.from_axes": Refusal(
+            jvm.Bingham.from_axes,
+            {"axes": np.eye(3), "concentrations": np.ones(3)},
+            {"axes": "vector", "concentrations": "vector"},
+        ),
+        "Bingham.watson": Refusal(
+            jvm.Bingham.watson,
+            {"axis": np.ones(3), "concentration": 1.0},
+            {"axis": "vector", "concentration": "numbers"},
+        ),
         "MatrixFisher.fit": Refusal(
             rotations.MatrixFisher.fit,
             {"samples": np.eye(4, dtype=np.float32)},
@@ -387,7 +402,9 @@ def public():
         elif inspect.isclass(value) and issubclass(value, Distribution):
             found |= {name} - ({name} if issubclass(value, Parametric) else set())
             found |= {
-                f"{name}.{each}" for each in ("fit", "marginal", "from_mode", "isotropic") if hasattr(value, each)
+                f"{name}.{each}"
+                for each in ("fit", "marginal", "from_axes", "from_mode", "isotropic", "watson")
+                if hasattr(value, each)
             }
     return found
 

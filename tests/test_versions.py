@@ -11,6 +11,8 @@ from tests.distributions.conformance.examples import EXAMPLES
 QUICK = {"VonMises", "VonMisesFisher", "WrappedCauchy", "Cardioid", "WrappedNormal", "Torus", "Mixture VonMises"}
 # The first two draws with the key 2026, rounded.
 DRAWS = {
+    "Bingham": [[0.37856, 0.888671, -0.25876], [-0.052375, -0.983139, 0.1752]],
+    "Mixture Bingham": [[-0.127313, 0.107217, 0.986051], [0.353501, 0.909422, 0.219062]],
     "Cardioid": [0.268263, -2.425011],
     "CosineBivariateVonMises": [[0.302026, -2.29396], [-0.306205, -0.634657]],
     "SineBivariateVonMises": [[0.32273, -2.430707], [-0.21913, -1.19664]],

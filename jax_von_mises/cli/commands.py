@@ -51,6 +51,10 @@ def distribution_of(options: argparse.Namespace) -> Parametric:
     values = dict.fromkeys(locations, np.float64(0)) | options.parameters
     if values.keys() != {parameter.name for parameter in kind.PARAMETERS}:
         raise BadArgument(f"--distribution {options.distribution} needs the options {options_of(kind)}")
+    for parameter in kind.PARAMETERS:
+        value = values[parameter.name]
+        if parameter.event_rank == 2 and value.ndim == 1 and math.isqrt(value.size) ** 2 == value.size:
+            values[parameter.name] = value.reshape(math.isqrt(value.size), -1)
     if options.degrees:
         values |= {name: np.radians(values[name]) for name in angles}
     with jax.enable_x64(options.dtype == "float64"):

@@ -93,8 +93,8 @@ def make_parser() -> argparse.ArgumentParser:
         "with the distribution. Files and stores can be larger than the memory, and an interrupted run can be resumed. "
         "Each PARAMETER of the distribution is an option of its name, such as --loc 0.5 --concentration 4, or "
         "--mean-direction 0,0,1 --concentration 50 for von-mises-fisher. Its VALUE is a number, numbers separated by "
-        "commas, or a .npy or .csv file of them: a vector, or one number for each column of the result. Locations "
-        "are 0 if left out.",
+        "commas, or a .npy or .csv file of them: a vector, a matrix row by row, or one number for each column of the "
+        "result. Locations are 0 if left out.",
         epilog="Element i does not depend on the size, so a longer run begins with the same angles. "
         "Exit codes: 0 success, 1 failure, 2 invalid argument, 130 interrupted.",
         allow_abbrev=False,

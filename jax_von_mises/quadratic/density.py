@@ -30,8 +30,8 @@ def constant(x: jax.Array) -> jax.Array:
 @constant.defjvp
 def _constant_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
     raise NotImplementedError(
-        "MatrixFisher: `log_prob`, `prob` and `mean` have two derivatives, and draws and other methods one. For "
-        "further ones, differentiate an average of log_prob over draws."
+        "Bingham, MatrixFisher: `log_prob`, `prob` and means have two derivatives, and draws and other methods one. "
+        "Further ones would divide by differences of eigenvalues, which may be 0."
     )
 
 

@@ -90,6 +90,14 @@ def turned_share(gap: jax.Array, square: jax.Array) -> jax.Array:
     return square * jnp.where(some, -jnp.expm1(-y) / jnp.where(some, y, 1), 1 - 0.5 * y)
 
 
+def aligned_form(form: jax.Array, ndim: int) -> jax.Array:
+    """Return forms aligned to draws of a batch with `ndim` axes, and a single form without axes of the batch."""
+    matrix = form.shape[-2:]
+    if form.size == matrix[0] * matrix[1]:
+        return form.reshape(matrix)
+    return form.reshape((1,) * (ndim + 2 - form.ndim) + form.shape)
+
+
 def unit(x: jax.Array) -> jax.Array:
     """Return vectors of nearly the length 1 with a smaller error of it, by a step of Newton's method."""
     return x * (1.5 - 0.5 * jnp.sum(x * x, -1, keepdims=True))

@@ -16,7 +16,7 @@ from jax_von_mises.quadratic.frames import Frame, Rows, frame_of, sum_of
 from jax_von_mises.quadratic.marginal import Sums
 
 # The largest gap; the elements of a matrix Fisher parameter are then at most half of it.
-LARGEST_GAP = 1.9e7
+LARGEST_GAP = 1e7
 STEPS = 6
 
 

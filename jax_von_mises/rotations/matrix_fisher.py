@@ -32,12 +32,8 @@ def rotations(
     numbers: Numbers, parameters: tuple[jax.Array, ...], route: str, sharding: NamedSharding | None
 ) -> jax.Array:
     """Return unit quaternions, as a family's `place`."""
-    (parameter,) = parameters
-    if parameter.size == 9:
-        parameter = parameter.reshape(3, 3)
-    else:
-        parameter = parameter.reshape((1,) * (len(numbers.shape) + 2 - parameter.ndim) + parameter.shape)
-    return draw.unit(draw.drawn(form_of(parameter), tuple(numbers(i) for i in range(4)), route))
+    form = draw.aligned_form(form_of(parameters[0]), len(numbers.shape))
+    return draw.unit(draw.drawn(form, tuple(numbers(i) for i in range(4)), route))
 
 
 def log_density(value: jax.Array, parameter: jax.Array) -> jax.Array:
@@ -291,7 +287,7 @@ class MatrixFisher(Parametric):
         -------
         MatrixFisher
             The gaps of the quadratic form (see :mod:`jax_von_mises.quadratic.marginal`) have relative errors of about
-            1e-5 (float32) or 1e-12 (float64), besides the rounding of `parameter`. They are at most 1.9e7, also where
+            1e-5 (float32) or 1e-12 (float64), besides the rounding of `parameter`. They are at most 1e7, also where
             the likelihood has no maximum, as for fewer than three rotations. NaN without rotations, without positive
             weights, and for a negative weight or a rotation that is not finite. The estimates have first derivatives.
 

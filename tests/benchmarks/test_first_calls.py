@@ -25,7 +25,7 @@ def test_each_method_is_compared_with_normal(monkeypatch, tmp_path, capsys):
     assert rows == [["Cardioid", "cdf", "4", "8.0"], ["Cardioid", "fit", "0.5", "1.0"]]
     with pytest.raises(SystemExit):
         first_calls.main(["cardioid"])
-    assert "there is no class cardioid; choose from Cardioid, " in capsys.readouterr().err
+    assert "there is no class cardioid; choose from Bingham, " in capsys.readouterr().err
 
 
 @pytest.mark.slow

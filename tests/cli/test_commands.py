@@ -16,6 +16,7 @@ import pytest
 from scipy import special
 
 import jax_von_mises
+from jax_von_mises import rotations
 from jax_von_mises.cli import commands, program
 from jax_von_mises.engine import base
 from jax_von_mises.streams import npy
@@ -354,10 +355,20 @@ def test_options_that_are_missing_or_unknown(cli):
 def test_distributions(cli):
     """The message for an unknown distribution names all of them, with their options."""
     result = cli("sample", "--size", "1", "--out", "a.npy", "--distribution", "normal")
-    must_fail(result, 2, "--distribution normal: choose one of cardioid (--loc --rho); ")
+    must_fail(result, 2, "--distribution normal: choose one of bingham (--parameter); ")
     for kind in base.declared():
         assert f"{kind.FAMILY.name} (--{kind.PARAMETERS[0].name.replace('_', '-')}" in result.err
     must_fail(cli("sample", "--size", "1", "--out", "a.npy", "b.npy"), 2, "unrecognized arguments: b.npy")
+
+
+def test_matrices(cli):
+    """The elements of a matrix are given row by row."""
+    drawn = "--size", "3", "--out", "a.csv", "--distribution"
+    assert cli("sample", *drawn, "matrix-fisher", "--parameter", "3,1,0,-1,2,0,0,0,1").code == 0
+    expected = rotations.MatrixFisher(np.float32([[3, 1, 0], [-1, 2, 0], [0, 0, 1]])).sample(jax.random.key(0), (3,))
+    np.testing.assert_allclose(np.loadtxt("a.csv", delimiter=",", ndmin=2), expected, rtol=1e-6)
+    result = cli("sample", *drawn, "bingham", "--parameter", "1,2,3")
+    must_fail(result, 2, "Bingham: parameter has shape (3,), but must hold matrices")
 
 
 HELP = """

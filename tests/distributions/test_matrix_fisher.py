@@ -246,7 +246,7 @@ def test_second_derivatives_of_draws_are_refused():
     def sum_of_draws(f):
         return MatrixFisher(f).sample(jax.random.key(0)).sum()
 
-    with pytest.raises(NotImplementedError, match="MatrixFisher: `log_prob`, `prob` and `mean` have two derivatives"):
+    with pytest.raises(NotImplementedError, match="MatrixFisher: `log_prob`, `prob` and means have two derivatives"):
         jax.hessian(sum_of_draws)(jnp.eye(3))
 
 

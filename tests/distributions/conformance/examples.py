@@ -182,7 +182,7 @@ OF_NUMBERS = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_surviv
 OF_NUMBERS |= {"interval", "standard_errors", "cosine_cdf", "cosine_icdf", "conditional", "marginal_log_prob"}
 OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
 # Those that make distributions, or that return no array.
-OTHERS = {"fit", "from_natural", "from_mode", "isotropic", "broadcast", "marginal", "tabulate"}
+OTHERS = {"fit", "from_natural", "from_axes", "from_mode", "isotropic", "watson", "broadcast", "marginal", "tabulate"}
 
 
 def methods(one):
