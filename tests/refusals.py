@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from scipy.spatial.transform import Rotation
 
 import jax_von_mises as jvm
 import jax_von_mises.numpyro
@@ -180,6 +181,37 @@ FUNCTIONS = {
             rotations.MatrixFisher.isotropic,
             {"mode": np.ones(4), "concentration": 1.0},
             {"mode": "vector", "concentration": "numbers"},
+        ),
+        **{
+            name: Refusal(
+                getattr(rotations, name),
+                {each: np.ones(4 if each in "pq" else (3, 3) if each == "matrix" else 3) for each in given},
+                dict.fromkeys(given, "numbers"),
+                f"rotations.{name}",
+            )
+            for name, given in {
+                **{
+                    "multiply": "pq",
+                    "inverse": "q",
+                    "to_matrix": "q",
+                    "to_scipy": "q",
+                    "angle_between": "pq",
+                    "log": "q",
+                },
+                **{"apply": ("q", "vector"), "exp": ("vector",), "from_matrix": ("matrix",)},
+            }.items()
+        },
+        "slerp": Refusal(
+            rotations.slerp,
+            {"p": np.ones(4), "q": np.ones(4), "t": 0.5},
+            {"p": "numbers", "q": "numbers", "t": "numbers"},
+            "rotations.slerp",
+        ),
+        "from_scipy": Refusal(
+            rotations.from_scipy,
+            {"rotation": Rotation.identity()},
+            {"rotation": "distribution"},
+            "rotations.from_scipy",
         ),
         "VonMisesFisher.fit": Refusal(
             jvm.VonMisesFisher.fit,
