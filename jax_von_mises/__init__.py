@@ -15,7 +15,7 @@
 `mean` `mode`             also `variance`, `stddev`, `entropy` and `kl_divergence`
 `fit` `standard_errors`   maximum likelihood estimates and their standard errors
 `VonMisesFisher`          directions in any dimension; also `sample_von_mises_fisher`
-`Bingham`                 axes in three and four dimensions; rotations in `rotations`
+`Bingham` `Kent`          axes; directions with elliptic contours; rotations in `rotations`
 `CircularDistribution`    any density on the circle; also `SineSkewed`
 `Mixture` `Torus`         mixtures; several independent angles
 `SineBivariateVonMises`   pairs of dependent angles; also `CosineBivariateVonMises`
@@ -41,6 +41,7 @@ __all__ = [
     "Cardioid",
     "CircularDistribution",
     "CosineBivariateVonMises",
+    "Kent",
     "Mixture",
     "ProjectedNormal",
     "SineBivariateVonMises",

@@ -13,6 +13,7 @@ from jax_von_mises.pairs.distribution import CosineBivariateVonMises as CosineBi
 from jax_von_mises.pairs.distribution import SineBivariateVonMises as SineBivariateVonMises
 from jax_von_mises.projected_normal.distribution import ProjectedNormal as ProjectedNormal
 from jax_von_mises.quadratic.bingham import Bingham as Bingham
+from jax_von_mises.quadratic.kent import Kent as Kent
 from jax_von_mises.runtime import initialize_compilation_cache as initialize_compilation_cache
 from jax_von_mises.sphere.distribution import VonMisesFisher as VonMisesFisher
 from jax_von_mises.sphere.draw import sample_von_mises_fisher as sample_von_mises_fisher

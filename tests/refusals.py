@@ -167,6 +167,11 @@ FUNCTIONS = {
             {"axis": np.ones(3), "concentration": 1.0},
             {"axis": "vector", "concentration": "numbers"},
         ),
+        "Kent.fit": Refusal(
+            jvm.Kent.fit,
+            {"samples": np.eye(3, dtype=np.float32)},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
         "MatrixFisher.fit": Refusal(
             rotations.MatrixFisher.fit,
             {"samples": np.eye(4, dtype=np.float32)},

@@ -30,6 +30,7 @@ __all__ = ["Made", "cases", "made", "slowest"]
 VALUES = {
     "low": lambda generator, shape: generator.uniform(-2, -1, shape),
     "high": lambda generator, shape: generator.uniform(1, 2, shape),
+    "ovalness": lambda generator, shape: generator.uniform(0, 0.25, shape),
     "angle": lambda generator, shape: generator.uniform(-0.5, 0.5, shape),
     "real": lambda generator, shape: generator.uniform(-0.5, 0.5, shape),
     "vector": lambda generator, shape: 2 * generator.normal(size=shape),

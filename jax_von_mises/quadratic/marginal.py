@@ -24,6 +24,7 @@ from typing import NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jax_von_mises.numerics import quadrature
 from jax_von_mises.von_mises import bessel
@@ -95,6 +96,14 @@ class Marginal(NamedTuple):
         second, shift = scaled_i0(self.d * at.v)
         return first * second, s + shift
 
+    def fall(self, v: jax.Array, moved: jax.Array) -> jax.Array:
+        """Return the fall of the exponent from v to v + `moved`."""
+        return self.a * moved
+
+    def reach(self, at: Place, depth: float) -> jax.Array:
+        """Return how far above v the exponent falls by `depth`, at most 1 - v."""
+        return jnp.minimum(at.w, depth / jnp.maximum(self.a, 1e-30))
+
     def slope(self, at: Place) -> jax.Array:
         """Return the derivative of log p with respect to v."""
         rise = self.c * bessel.one_minus_ratio(self.c * at.w)
@@ -111,6 +120,18 @@ class Marginal(NamedTuple):
         first, second = halves(at.w, self.c * at.w), halves(at.v, self.d * at.v)
         across = [x * y for x in first.means for y in second.means]
         return (*first.squares[:2], *across[:2], first.squares[2], *across[2:], *second.squares)
+
+    @property
+    def rate(self) -> jax.Array:
+        """The inverse of the v at which the exponential has fallen."""
+        return self.a
+
+    def upper_tail(self, t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return v and 1 - v beyond which the exponential alone has the share t, and whether 1 - v is the better."""
+        a = jnp.maximum(self.a, 1e-3)
+        v = jnp.minimum(-jnp.log(t + (1 - t) * jnp.exp(-a)) / a, 1)
+        rest = jnp.log1p(t * jnp.expm1(jnp.minimum(a, 60))) / a
+        return v, rest, (rest < 0.25) & (a < 60)
 
     def start_near_0(self, mass: jax.Array) -> jax.Array:
         """Return a v below which the mass, relative to p(0), is about `mass`."""
@@ -158,9 +179,65 @@ class Marginal3(Marginal):
         return jnp.ones_like(v)
 
 
-def reach(marginal: Marginal, at: Place, depth: float) -> jax.Array:
-    """Return how far above v the exponent falls by `depth`, at most 1 - v."""
-    return jnp.minimum(at.w, depth / jnp.maximum(marginal.a, 1e-30))
+class KentMarginal(Marginal):
+    """The marginal density of v = (1 - t) / 2 for the cosine t of the angle to a Kent distribution's mean direction.
+
+    It is exp(-(a + b v) v) E(b v (1 - v)) with a = 2 k - 4 beta and b = 4 beta, for the concentration k and the
+    ovalness beta, of which twice is at most k. Here `d` is b, and `c` is not used.
+    """
+
+    @classmethod
+    def of(cls, gaps: Sums) -> Self:
+        """Return the marginal density for the concentration and the ovalness."""
+        concentration, ovalness = gaps
+        return cls(2 * (concentration - 2 * ovalness), jnp.zeros_like(ovalness), 4 * ovalness)
+
+    @property
+    def scale(self) -> jax.Array:
+        """The delta of the map of nodes."""
+        return self.d + 0.1 * jnp.maximum(self.a + jnp.sqrt(self.d), 1)
+
+    def fall(self, v: jax.Array, moved: jax.Array) -> jax.Array:
+        """Return the fall of the exponent from v to v + `moved`."""
+        return (self.a + self.d * (2 * v + moved)) * moved
+
+    def reach(self, at: Place, depth: float) -> jax.Array:
+        """Return how far above v the exponent falls by `depth`, at most 1 - v."""
+        slope = self.a + 2 * self.d * at.v
+        bottom = slope + jnp.sqrt(slope * slope + 4 * self.d * depth)
+        return jnp.minimum(at.w, 2 * depth / jnp.maximum(bottom, 1e-30))
+
+    def factor(self, at: Place) -> tuple[jax.Array, jax.Array]:
+        """Return n and s with p = n exp(-s) times the exponential of minus the exponent's fall."""
+        return scaled_i0(self.d * at.v * at.w)
+
+    def slope(self, at: Place) -> jax.Array:
+        """Return the derivative of log p with respect to v."""
+        rest = bessel.one_minus_ratio(self.d * at.v * at.w)
+        return -(self.a + 2 * self.d * at.v) - self.d * (at.w - at.v) * rest
+
+    def squares(self, at: Place) -> Sums:
+        """Return minus the slopes of log p by the concentration and the ovalness, given v."""
+        product = at.v * at.w
+        return 2 * at.v, -4 * product * bessel.ratio(self.d * product)
+
+    def products(self, at: Place) -> Sums:
+        """Return the means of v (1 - v) times 1 and times the cosine of twice the azimuth, given v."""
+        product = at.v * at.w
+        return product, product * bessel.ratio(self.d * product)
+
+    @property
+    def rate(self) -> jax.Array:
+        """About the inverse of the v at which the exponential has fallen."""
+        return self.a + jnp.sqrt(self.d)
+
+    def upper_tail(self, t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return v and 1 - v beyond which the exponential alone has the share t, and whether 1 - v is the better."""
+        a, b = jnp.maximum(self.a, 1e-3), self.d
+        level = -jnp.log(t + (1 - t) * jnp.exp(-(a + b)))
+        v = jnp.minimum(2 * level / (a + jnp.sqrt(a * a + 4 * b * level)), 1)
+        rest = jnp.log1p(t * jnp.expm1(jnp.minimum(a + b, 60))) / (a + 2 * b)
+        return v, rest, (rest < 0.25) & (a + b < 60)
 
 
 def sinh_map(scale: jax.Array, sine: jax.Array | float, cosine: jax.Array | float, y: jax.Array) -> Sums:
@@ -175,15 +252,17 @@ def sinh_map(scale: jax.Array, sine: jax.Array | float, cosine: jax.Array | floa
 def normaliser(marginal: Marginal, function: Callable[[Place], Sums] = lambda at: ()) -> tuple[jax.Array, Sums]:
     """Return the logarithm of the integral of p, and the means of a function."""
     one = jnp.ones_like(marginal.a)
-    end = reach(marginal, Place(jnp.zeros_like(one), one), DEPTH[one.dtype.name] + 2)
-    length = jnp.arcsinh(jnp.sqrt(marginal.scale * end))
+    # To working precision, the integral does not depend on the nodes, which therefore need no derivatives.
+    fixed = lax.stop_gradient(marginal)
+    end = fixed.reach(Place(jnp.zeros_like(one), one), DEPTH[one.dtype.name] + 2)
+    length = jnp.arcsinh(jnp.sqrt(fixed.scale * end))
 
     def term(node: jax.Array, weight: jax.Array) -> Sums:
-        v, slope = sinh_map(marginal.scale, 0.0, 1.0, length * node)
+        v, slope = sinh_map(fixed.scale, 0.0, 1.0, length * node)
         v = jnp.minimum(v, 1)
         at = Place(v, 1 - v)
         n, s = marginal.factor(at)
-        p = weight * slope * n * jnp.exp(-s - marginal.a * v)
+        p = weight * slope * n * jnp.exp(-s - marginal.fall(jnp.zeros_like(v), v))
         return p, *(p * each for each in function(at))
 
     total, *means = quadrature.add_terms(term, *quadrature.gauss_legendre(NODES[one.dtype.name][0]), one, loop=True)
@@ -194,7 +273,7 @@ def tail(marginal: Marginal, at: Place, upper: jax.Array, function: Callable[[Pl
     """Return the integral of p from v to 1 if `upper`, else from 0 to v, over p(v), and that of p times a function."""
     v, w = at
     scale = marginal.scale
-    far = reach(marginal, at, DEPTH[v.dtype.name])
+    far = marginal.reach(at, DEPTH[v.dtype.name])
     r, r_far = scale * v, scale * (v + far)
     gap = scale * far / (jnp.sqrt(r_far * (1 + r)) + jnp.sqrt(r * (1 + r_far)))
     length = jnp.arcsinh(jnp.where(upper, gap, jnp.sqrt(r)))
@@ -209,7 +288,7 @@ def tail(marginal: Marginal, at: Place, upper: jax.Array, function: Callable[[Pl
         moved = jnp.where(upper, rise, rise - v)
         there = Place(jnp.where(upper, v + rise, rise), w - moved)
         n, s = marginal.factor(there)
-        p = weight * slope * n * jnp.exp((s0 - s) - marginal.a * moved)
+        p = weight * slope * n * jnp.exp((s0 - s) - marginal.fall(v, moved))
         return p, *(p * each for each in function(there))
 
     sums = quadrature.add_terms(term, *quadrature.gauss_legendre(NODES[v.dtype.name][1]), v, loop=True)

@@ -25,14 +25,11 @@ def first_guess(marginal: Marginal, t: jax.Array, upper: jax.Array, log_norm: ja
     """Return the place from which the steps start."""
     n, s = scaled_i0(marginal.c)
     low = marginal.start_near_0(t * jnp.exp(log_norm + s) / n)
-    low = jnp.minimum(low, 1 / jnp.maximum(marginal.a, 1))
-    # The upper tail of exp(-a v) on [0, 1], then a correction for the factor v^(-1/2).
-    a = jnp.maximum(marginal.a, 1e-3)
-    high = jnp.minimum(-jnp.log(t + (1 - t) * jnp.exp(-a)) / a, 1)
-    rest = jnp.log1p(t * jnp.expm1(jnp.minimum(a, 60))) / a
-    near_1 = (rest < 0.25) & (a < 60)
+    low = jnp.minimum(low, 1 / jnp.maximum(marginal.rate, 1))
+    # The upper tail of the exponential on [0, 1], then a correction for the factor v^(-1/2).
+    high, rest, near_1 = marginal.upper_tail(t)
     high, rest = jnp.where(near_1, 1 - rest, high), jnp.where(near_1, rest, 1 - high)
-    less = marginal.share_of_root(high) / (1 + (jnp.pi / 4) * a * rest)
+    less = marginal.share_of_root(high) / (1 + (jnp.pi / 4) * jnp.maximum(marginal.rate, 1e-3) * rest)
     # v becomes v^2 / (v + less (1 - v)), and 1 - v is computed without cancellation.
     bottom = high + less * rest
     high, rest = high * high / bottom, rest * (high + less) / bottom
@@ -50,7 +47,7 @@ def quantile(marginal: Marginal, t: jax.Array, upper: jax.Array, log_norm: jax.A
     def step(_: jax.Array, at: Place) -> Place:
         (integral,) = tail(marginal, at, upper)
         n, s = marginal.factor(at)
-        excess = jnp.log((integral * n / t) * jnp.exp(-(log_norm + s) - marginal.a * at.v))
+        excess = jnp.log((integral * n / t) * jnp.exp(-(log_norm + s) - marginal.fall(jnp.zeros_like(at.v), at.v)))
         move = quadrature.tail_step(integral, excess, 1 + integral * sign * marginal.slope(at))
         move = jnp.clip(sign * move, -0.9 * at.v, 0.999 * at.w)
         return Place(at.v + move, at.w - move)

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import i0e
 
 from jax_von_mises.quadratic import density, quantile
 from jax_von_mises.quadratic.frames import frame_of
-from jax_von_mises.quadratic.marginal import normaliser
+from jax_von_mises.quadratic.marginal import KentMarginal, normaliser
 from tests import quadratic_reference as reference
 from tests.marks import more
 
@@ -85,6 +86,45 @@ def test_quantiles_into_the_tails(dtype, dimension):
     limit, eps = {"float32": 4e-6, "float64": 1e-11}[dtype], np.finfo(dtype).eps
     ulp = eps * np.minimum(v, w) * reference.density([g[None, None] for g in gaps], v, w) / np.maximum(mass, 1e-300)
     assert np.all((error <= limit) | (error <= 4 * ulp))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kent_quantiles_into_the_tails(dtype, monkeypatch):
+    """The same for the Kent distribution, up to an ovalness of exactly half of the concentration."""
+    concentrations, ratios = (0.0, 0.1, 1.0, 10.0, 1e3, 1e5, 1e7), (0.0, 0.01, 0.3, 0.45, 0.49, 0.5)
+    shapes = np.array([(k, r * k) for k in concentrations for r in ratios], dtype).T
+    powers = {"float32": (33, 28, 20, 12, 5, 2, 1), "float64": (65, 50, 30, 12, 5, 2, 1)}[dtype]
+    t = (2.0 ** -np.array(powers)).astype(dtype)[:, None]
+    upper = np.array([False, True])[:, None, None]
+    full = [np.broadcast_to(x, (2, len(t), shapes.shape[1])) for x in (t, upper)]
+    with jax.enable_x64(dtype == "float64"):
+
+        @jax.jit
+        def places(shapes, t, upper):
+            marginal = KentMarginal.of(shapes)
+            log_norm, _ = normaliser(marginal)
+            return log_norm, quantile.quantile(marginal, t, upper, log_norm)
+
+        log_norm, at = places(tuple(x[None, None] for x in shapes), *full)
+
+    def density_of(shapes, v, w):
+        k, beta = shapes
+        return np.exp(-2 * (k - 2 * beta) * v - 4 * beta * v * v) * i0e(4 * beta * v * w)
+
+    monkeypatch.setattr(reference, "density", density_of)
+    wide = [x.astype(float)[None, None] for x in shapes]
+    exact = np.log(reference.total(wide))
+    limit = {"float32": 1e-6, "float64": 1e-12}[dtype]
+    assert np.all(np.abs(np.asarray(log_norm) - exact) <= limit * np.maximum(1, np.abs(exact)))
+    v, w = (np.asarray(x, float) for x in at)
+    small = v < 0.5
+    v, w = np.where(small, v, 1 - w), np.where(small, 1 - v, w)
+    below, above = reference.mass_below(wide, v, w)
+    mass = np.where(full[1], above, below)
+    error = np.abs(mass / reference.total(wide) / full[0].astype(float) - 1)
+    ulp = np.finfo(dtype).eps * np.minimum(v, w) * density_of(wide, v, w) / np.maximum(mass, 1e-300)
+    assert np.all((error <= {"float32": 4e-6, "float64": 1e-11}[dtype]) | (error <= 4 * ulp))
 
 
 @pytest.mark.more

@@ -39,6 +39,8 @@ VALUES = {
         ],
         [np.nan, np.inf],
     ),
+    "major_axis": ([[0.0, 1.0, -1.0], [0.3, 0.3, 0.1], [0.0, 2.0, 0.0]], [np.nan, np.inf]),
+    "ovalness": ([0.3, 2.5, 0.5], [np.nan, -1.0]),
     "natural": ([[0.6, -0.5, 0.3], [-0.1, 0.2, 0.1], [3.0, 4.0, -5.0]], [np.nan, np.inf]),
     "logits": ([[0.0, 1.0], [-2.0, 0.5], [3.0, 2.5]], [np.nan, np.inf]),
 }
@@ -63,7 +65,7 @@ class Example:
     def value(self, name: str, values: object, dtype: object) -> np.ndarray:
         """Return the values of a parameter for a batch, without the axis of pairs."""
         values = np.asarray(values, dtype)
-        vector = self.rules[name] in ("direction", "vector", "natural")
+        vector = self.rules[name] in ("direction", "major_axis", "vector", "natural")
         return values[..., : self.dimension] if vector and values.ndim else values
 
     def parameters(self, dtype: object = np.float32) -> dict[str, np.ndarray]:
