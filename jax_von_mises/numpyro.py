@@ -52,7 +52,7 @@ CONSTRAINTS = {
     "angle": constraints.real,
     "real": constraints.real,
     "vector": constraints.real_vector,
-    "matrix": constraints.real_matrix,
+    "matrix": constraints.independent(constraints.interval(-base.LARGEST_ELEMENT, base.LARGEST_ELEMENT), 2),
     "nonnegative": constraints.nonnegative,
     "nonnegative and finite": constraints.nonnegative,
     "direction": constraints.sphere,
@@ -116,9 +116,20 @@ class OfClass(Distribution):
         draws: jax.Array = self._own().sample(key, sample_shape)
         return draws
 
-    @validate_sample
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density."""
+        caller = f"{type(self).__name__}.log_prob"
+        shape = np.shape(arguments.parameter(caller, "value", value))
+        # Rows of a rotation matrix would be in the support of quaternions, too.
+        if self.event_shape and shape[-1:] != self.event_shape:
+            raise ValueError(
+                f"{caller}: value has shape {shape}, but its last axis must have the length {self.event_shape[0]}."
+            )
+        density: jax.Array = self._log_prob(value)
+        return density
+
+    @validate_sample
+    def _log_prob(self, value: ArrayLike) -> jax.Array:
         density: jax.Array = self._own().log_prob(value)
         return density
 
@@ -127,11 +138,15 @@ class Members:
     """What the classes have besides, where `OF` has a method of the name."""
 
     _own: Any
+    batch_shape: tuple[int, ...]
+    event_shape: tuple[int, ...]
 
     @property
     def mean(self) -> jax.Array:
         """The mean direction of each angle in [-pi, pi), the mean vector, inside the sphere, or the mean rotation."""
         found: jax.Array = self._own().mean()
+        if found.shape != self.batch_shape + self.event_shape:
+            raise NotImplementedError(f"{type(self).__name__}: the mean has not the shape of a draw.")
         return found
 
     @property

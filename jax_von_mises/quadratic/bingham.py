@@ -77,7 +77,7 @@ def added(other: jax.Array, parameter: jax.Array) -> jax.Array:
 def standard_errors(size: jax.Array, parameter: jax.Array) -> jax.Array:
     """Return the standard errors of the elements of an estimated parameter."""
     form = form_of(parameter)
-    return jnp.sqrt(fit.variance(form, fit.units(form)) / size[..., None, None])
+    return jnp.sqrt(fit.variance(form, fit.units(form)) / (size[..., None, None] if size.ndim else size))
 
 
 def from_axes(columns: jax.Array, concentrations: jax.Array) -> jax.Array:
@@ -157,7 +157,7 @@ class Bingham(Parametric):
     the error that comes from the rounding of A and of x.
 
     *Derivatives.* Those of draws are pathwise, finite for every A, and give unbiased derivatives of means, also where
-    eigenvalues are equal. `log_prob`, `prob` and `second_moment` have second derivatives.
+    eigenvalues are equal. `log_prob` and `prob` have second derivatives.
 
     *Source.* C. Bingham, "An antipodally symmetric distribution on the sphere", *Annals of Statistics* 2, 1974; K. V.
     Mardia and P. E. Jupp, *Directional Statistics*, 2000, section 9.4.3.
@@ -195,6 +195,15 @@ class Bingham(Parametric):
         """Shape of one axis, (3,) or (4,)."""
         return (dimension_of("Bingham", "parameter", self._parameters()["parameter"]),)
 
+    def _check_dimension(self, method: str, other: "Bingham") -> None:
+        """Raise an error if `other` is no Bingham distribution in as many dimensions."""
+        self._check_other(method, other, Bingham)
+        if other.event_shape != self.event_shape:
+            raise ValueError(
+                f"Bingham.{method}: other is a distribution in {other.event_shape[0]} dimensions, but this one is in "
+                f"{self.event_shape[0]}."
+            )
+
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Return the logarithm of the density per unit of area, at vectors of which only the direction counts."""
         caller = "Bingham.log_prob"
@@ -204,7 +213,8 @@ class Bingham(Parametric):
 
     def mean(self) -> jax.Array:
         """Return the mean vector, which is 0."""
-        return jnp.zeros_like(self.mode()) * self.entropy()[..., None]
+        result: jax.Array = self._compute("mean", lambda parameter: 0 * form_of(parameter)[..., 0], ("parameter",))
+        return result
 
     def mode(self) -> jax.Array:
         """Return one of the two most likely unit vectors, that whose largest component is positive."""
@@ -217,7 +227,7 @@ class Bingham(Parametric):
         return result
 
     def entropy(self) -> jax.Array:
-        """Return the differential entropy in nats."""
+        """Return the differential entropy in nats; its derivatives have absolute errors of 1e-7 (1e-15 in float64)."""
         result: jax.Array = self._compute("entropy", entropy, ("parameter",))
         return result
 
@@ -226,7 +236,7 @@ class Bingham(Parametric):
 
         Its error is about 1e-6 (1e-12 in float64), or 4 ulp of the parameters, also where it is smaller itself.
         """
-        self._check_other("kl_divergence", other, Bingham)
+        self._check_dimension("kl_divergence", other)
         values = {"other": other.parameter}
         result: jax.Array = self._compute("kl_divergence", divergence, ("parameter",), (), values, {"other": 2})
         return result
@@ -238,7 +248,7 @@ class Bingham(Parametric):
 
     def multiply(self, other: "Bingham") -> "Bingham":
         """Return the normalised product of the densities, such as of a prior and a likelihood: the parameters add."""
-        self._check_other("multiply", other, Bingham)
+        self._check_dimension("multiply", other)
         return Bingham(self._compute("multiply", added, ("parameter",), (), {"other": other.parameter}, {"other": 2}))
 
     def standard_errors(self, size: ArrayLike) -> jax.Array:
@@ -305,7 +315,7 @@ class Bingham(Parametric):
         -------
         Bingham
             The gaps between eigenvalues have relative errors of about 1e-5 (float32) or 1e-12 (float64), besides the
-            rounding of `parameter`. They are at most 1e7, also where the likelihood has no maximum, as for fewer
+            rounding of `parameter`. They are at most 9.9e6, also where the likelihood has no maximum, as for fewer
             vectors than dimensions. NaN without vectors, without positive weights, and for a negative weight or a
             vector that is zero or not finite. The estimates have first derivatives.
 

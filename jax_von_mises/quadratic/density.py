@@ -30,7 +30,7 @@ def constant(x: jax.Array) -> jax.Array:
 @constant.defjvp
 def _constant_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
     raise NotImplementedError(
-        "Bingham, MatrixFisher: `log_prob`, `prob` and means have two derivatives, and draws and other methods one. "
+        "Bingham, MatrixFisher: `log_prob` and `prob` have two derivatives, and draws and other methods one. "
         "Further ones would divide by differences of eigenvalues, which may be 0."
     )
 

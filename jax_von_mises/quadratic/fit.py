@@ -15,8 +15,8 @@ from jax_von_mises.quadratic.density import diagonal, fixed_frame, mean_products
 from jax_von_mises.quadratic.frames import Frame, Rows, frame_of, sum_of
 from jax_von_mises.quadratic.marginal import Sums
 
-# The largest gap; the elements of a matrix Fisher parameter are then at most half of it.
-LARGEST_GAP = 1e7
+# The largest gap. The elements of parameters are then below the largest that is allowed.
+LARGEST_GAP = 9.9e6
 STEPS = 6
 
 

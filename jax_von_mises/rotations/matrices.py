@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jax_von_mises.numerics.elementary import aligned
+from jax_von_mises.numerics.elementary import aligned, nan_unless
 
 
 def of_quaternion(q: jax.Array) -> jax.Array:
@@ -62,7 +62,13 @@ def of_form(form: jax.Array) -> jax.Array:
 
 
 def to_quaternion(matrix: jax.Array) -> jax.Array:
-    """Return one of the two unit quaternions of rotation matrices, that with w >= 0 unless w is nearly 0."""
+    """Return that of the two unit quaternions of rotation matrices with w >= 0; NaN for matrices that are no rotations.
+
+    These differ by more than 0.1 from a rotation, in the products of their rows or in their orientation.
+    """
+    lines = [matrix[..., i, :] for i in range(3)]
+    apart = [jnp.sum(lines[i] * lines[j], -1) - float(i == j) for i in range(3) for j in range(i, 3)]
+    good = jnp.all(jnp.abs(jnp.stack(apart)) < 0.1, 0) & (jnp.sum(jnp.cross(lines[0], lines[1]) * lines[2], -1) > 0)
     # The rows of 4 q q^T are multiples of q. That with the largest diagonal element has the least rounding error.
     outer = quadratic_form(matrix) + aligned(jnp.eye(4, dtype=matrix.dtype), matrix.ndim)
     rows = [outer[..., i, :] for i in range(4)]
@@ -72,4 +78,4 @@ def to_quaternion(matrix: jax.Array) -> jax.Array:
         most = jnp.where(larger, outer[..., i, i], most)
         longest = jnp.where(larger[..., None], rows[i], longest)
     q = longest / jnp.sqrt(4 * most)[..., None]
-    return jnp.where(q[..., :1] < 0, -q, q)
+    return nan_unless(jnp.where(q[..., :1] < 0, -q, q), good[..., None])

@@ -36,12 +36,15 @@ def evaluated(
 
 
 def multiply(p: ArrayLike, q: ArrayLike) -> jax.Array:
-    """Return the quaternion product p q, the rotation by `q` followed by that by `p`; both broadcast."""
+    """Return the quaternion product p q, the rotation by `q` followed by that by `p`; both broadcast.
+
+    Its length is the product of theirs.
+    """
     return evaluated("multiply", product, {"p": (4,), "q": (4,)}, p=p, q=q)
 
 
 def inverse(q: ArrayLike) -> jax.Array:
-    """Return the inverse rotation, the conjugate of a unit quaternion."""
+    """Return the conjugate quaternion, the inverse rotation, of the same length."""
     return evaluated("inverse", conjugate, {"q": (4,)}, q=q)
 
 
@@ -74,7 +77,8 @@ def to_matrix(q: ArrayLike) -> jax.Array:
 def from_matrix(matrix: ArrayLike) -> jax.Array:
     """Return the unit quaternion of a rotation matrix, of shape (..., 3, 3).
 
-    The first component is at least 0. Derivatives exist at every rotation.
+    The first component is at least 0. Matrices that differ by more than about 0.1 from a rotation give NaN. Derivatives
+    exist at every rotation.
     """
     return evaluated("from_matrix", matrices.to_quaternion, {"matrix": (3, 3)}, matrix=matrix)
 

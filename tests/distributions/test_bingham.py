@@ -101,9 +101,18 @@ def test_derivatives():
             check_grads(lambda a: Bingham(a).entropy(), (parameter,), 1, rtol=1e-5)
 
 
+def test_fits_without_maximum():
+    """The estimate is a distribution that can be used, also if its gaps are the largest."""
+    x = np.random.default_rng(0).normal(size=(50, 1, 3)).astype(np.float32)
+    x[25:, :, 2] = 0
+    assert np.all(np.isfinite(Bingham.fit(x, axis=1).entropy()))
+
+
 def test_bad_shapes():
     with pytest.raises(ValueError, match=r"Bingham: parameter has shape \(2, 2\), but must hold matrices"):
         Bingham(np.eye(2))
     with pytest.raises(ValueError, match=r"Bingham.fit: samples has shape \(5, 2\), but its last axis must have"):
         Bingham.fit(np.ones((5, 2)))
+    with pytest.raises(ValueError, match="Bingham.kl_divergence: other is a distribution in 4 dimensions"):
+        Bingham(np.eye(3)).kl_divergence(Bingham(np.eye(4)))
     assert np.isnan(Bingham(np.diag([np.inf, 1, 1]).astype(np.float32)).mean()).all()

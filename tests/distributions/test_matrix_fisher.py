@@ -181,6 +181,19 @@ def test_fits_of_sets():
         check_grads(lambda x, w: MatrixFisher.fit(x, w).parameter, (x, w), 1, rtol=1e-5)
 
 
+def test_matrices():
+    """Matrices count like quaternions; those that are no rotations give NaN, unless their weight is 0."""
+    distribution = MatrixFisher(turned((4, 2, 1)).astype(np.float32))
+    q = distribution.sample(jax.random.key(7), (60,))
+    r = np.array(matrices.of_quaternion(q))
+    np.testing.assert_allclose(distribution.log_prob(r), distribution.log_prob(q), atol=1e-5)
+    assert np.isnan(distribution.log_prob(np.stack([0 * r[0], -r[0], 2 * r[0]]))).all()
+    r[:3], r[3:6] = 0, np.nan
+    weights = np.repeat(np.float32([0, 1]), [6, 54])
+    np.testing.assert_allclose(MatrixFisher.fit(r, weights).parameter, MatrixFisher.fit(q[6:]).parameter, atol=1e-4)
+    assert np.isnan(MatrixFisher.fit(r).parameter).all()
+
+
 def test_fits_without_maximum():
     q = np.float32([[1, 0.1, 0, 0], [1, 0, 0.2, 0], [1, 0, 0, 0.1], [1, 0, 0, 0]])
     for number in (1, 2, 3):
@@ -198,6 +211,7 @@ def test_standard_errors():
             information = jax.jacfwd(lambda f: MatrixFisher(f).mean())(parameter).reshape(9, 9)
             expected = np.sqrt(np.diag(np.linalg.inv(information)) / 7).reshape(3, 3)
             np.testing.assert_allclose(MatrixFisher(parameter).standard_errors(7), expected, rtol=1e-10)
+            np.testing.assert_allclose(MatrixFisher(parameter[None]).standard_errors(7)[0], expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -246,7 +260,7 @@ def test_second_derivatives_of_draws_are_refused():
     def sum_of_draws(f):
         return MatrixFisher(f).sample(jax.random.key(0)).sum()
 
-    with pytest.raises(NotImplementedError, match="MatrixFisher: `log_prob`, `prob` and means have two derivatives"):
+    with pytest.raises(NotImplementedError, match="MatrixFisher: `log_prob` and `prob` have two derivatives"):
         jax.hessian(sum_of_draws)(jnp.eye(3))
 
 
