@@ -113,6 +113,6 @@ def test_bad_shapes():
         Bingham(np.eye(2))
     with pytest.raises(ValueError, match=r"Bingham.fit: samples has shape \(5, 2\), but its last axis must have"):
         Bingham.fit(np.ones((5, 2)))
-    with pytest.raises(ValueError, match="Bingham.kl_divergence: other is a distribution in 4 dimensions"):
+    with pytest.raises(ValueError, match=r"Bingham.kl_divergence: other is a distribution in 4 dimensions"):
         Bingham(np.eye(3)).kl_divergence(Bingham(np.eye(4)))
     assert np.isnan(Bingham(np.diag([np.inf, 1, 1]).astype(np.float32)).mean()).all()
