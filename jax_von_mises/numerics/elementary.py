@@ -196,6 +196,21 @@ def nan_unless(x: jax.Array, good: jax.Array) -> jax.Array:
     return x * jnp.where(good, 1, jnp.nan).astype(x.dtype)
 
 
+def undifferentiable(message: str) -> Callable[[jax.Array], jax.Array]:
+    """Return the identity for arrays whose derivatives raise NotImplementedError with a message."""
+
+    @jax.custom_jvp
+    def same(x: jax.Array) -> jax.Array:
+        return x
+
+    @same.defjvp
+    def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        raise NotImplementedError(message)
+
+    found: Callable[[jax.Array], jax.Array] = same
+    return found
+
+
 def sine_over(square: jax.Array) -> jax.Array:
     """Return sin(d) / d from `square` = d^2, for |d| <= pi/2."""
     return polynomial(SINE64 if square.dtype == jnp.float64 else coefficients.SINE, square)

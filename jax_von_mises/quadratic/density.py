@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_von_mises.engine.base import LARGEST_ELEMENT
+from jax_von_mises.numerics.elementary import nan_unless, undifferentiable
 from jax_von_mises.quadratic.frames import Frame, Rows, frame_of, sum_of
 from jax_von_mises.quadratic.marginal import Marginal, Marginal3, Sums, normaliser
 
@@ -21,18 +23,21 @@ def kind_of(dimension: int) -> type[Marginal]:
     return {3: Marginal3, 4: Marginal}[dimension]
 
 
-@jax.custom_jvp
-def constant(x: jax.Array) -> jax.Array:
-    """Return an array that must not be differentiated."""
-    return x
+# Marks what a derivative is computed from if it must not be differentiated again.
+constant = undifferentiable(
+    "Bingham, MatrixFisher: `log_prob` and `prob` have two derivatives, and draws and other methods one. Further ones "
+    "would divide by differences of eigenvalues, which may be 0."
+)
 
 
-@constant.defjvp
-def _constant_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    raise NotImplementedError(
-        "Bingham, MatrixFisher: `log_prob` and `prob` have two derivatives, and draws and other methods one. "
-        "Further ones would divide by differences of eigenvalues, which may be 0."
-    )
+def allowed(parameter: jax.Array) -> jax.Array:
+    """Return matrices of natural parameters, NaN if an element is not allowed."""
+    return nan_unless(parameter, jnp.all(jnp.abs(parameter) <= LARGEST_ELEMENT, (-2, -1), keepdims=True))
+
+
+def added(other: jax.Array, parameter: jax.Array) -> jax.Array:
+    """Return the natural parameter of the normalised product of two densities."""
+    return parameter + other
 
 
 def fixed_frame(matrix: jax.Array) -> Frame:

@@ -92,18 +92,19 @@ def _fitted_jvp(
     return form, frame.unseen(diagonal(along, across))
 
 
-def variance(form: jax.Array, of: list[list[jax.Array]]) -> jax.Array:
-    """Return the variances, for one sample, of matrices of estimates that are linear functions of the form.
+def standard_errors(size: jax.Array, form: jax.Array, of: list[list[jax.Array]]) -> jax.Array:
+    """Return the standard errors, for `size` samples, of matrices of estimates that are linear functions of the form.
 
     ``of[i][j]`` is what the estimates are for the form with the elements (i, j) and (j, i) equal to 1 in the frame.
     """
     gaps = tuple(gap[..., None, None] for gap in frame_of(form).gaps)
     products = mean_products(gaps)
-    size = range(len(products))
-    across = sum_of([jnp.square(of[i][j]) / (4 * products[i][j]) for i in size for j in size if i < j])
+    d = range(len(products))
+    across = sum_of([jnp.square(of[i][j]) / (4 * products[i][j]) for i in d for j in d if i < j])
     _, covariance = covariance_of(gaps)
-    along = jnp.stack([of[i][i] for i in size[1:]], -1)
-    return across + jnp.sum(along * solved(jnp.broadcast_to(covariance, (*along.shape, along.shape[-1])), along), -1)
+    along = jnp.stack([of[i][i] for i in d[1:]], -1)
+    along = along * solved(jnp.broadcast_to(covariance, (*along.shape, along.shape[-1])), along)
+    return jnp.sqrt((across + jnp.sum(along, -1)) / (size[..., None, None] if size.ndim else size))
 
 
 def units(form: jax.Array) -> list[list[jax.Array]]:

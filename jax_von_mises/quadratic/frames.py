@@ -91,8 +91,8 @@ def jacobi_pass(state: State) -> State:
 def frame_of(matrix: jax.Array) -> Frame:
     """Return the frames of symmetric matrices, of shape batch + (d, d) with d = 3 or 4.
 
-    Eigenvalues have an error of about 3e-7 (float32) or 1e-15 (float64) of the largest one, and so have the axes of the
-    matrix with these eigenvalues.
+    Eigenvalues have an error of at most 7e-7 (float32) or 3e-15 (float64) of the largest one, and so have the axes of
+    the matrix with these eigenvalues.
     """
     d = matrix.shape[-1]
     zero = jnp.zeros_like(matrix[..., 0, 0])

@@ -10,12 +10,12 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
-from jax_von_mises.engine.base import LARGEST_ELEMENT, Parameter, Parametric, computed
+from jax_von_mises.engine.base import Parameter, Parametric, computed
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import WeightedSets
-from jax_von_mises.numerics.elementary import aligned, nan_unless
+from jax_von_mises.numerics.elementary import aligned
 from jax_von_mises.quadratic import density, draw, fit
 from jax_von_mises.quadratic.frames import frame_of
 from jax_von_mises.rotations import matrices
@@ -24,8 +24,7 @@ from jax_von_mises.sphere.vectors import direction_of
 
 def form_of(parameter: jax.Array) -> jax.Array:
     """Return the quadratic form of quaternions, NaN for a parameter with an element that is not allowed."""
-    good = jnp.all(jnp.abs(parameter) <= LARGEST_ELEMENT, (-2, -1), keepdims=True)
-    return matrices.quadratic_form(nan_unless(parameter, good))
+    return matrices.quadratic_form(density.allowed(parameter))
 
 
 def rotations(
@@ -80,16 +79,10 @@ def isotropic(mode: jax.Array, concentration: jax.Array) -> jax.Array:
     return concentration[..., None, None] * matrices.of_quaternion(direction_of(mode).unit)
 
 
-def added(other: jax.Array, parameter: jax.Array) -> jax.Array:
-    """Return the sum of parameters."""
-    return parameter + other
-
-
 def standard_errors(size: jax.Array, parameter: jax.Array) -> jax.Array:
     """Return the standard errors of the elements of an estimated parameter."""
     form = form_of(parameter)
-    of = jax.tree.map(matrices.of_form, fit.units(form))
-    return jnp.sqrt(fit.variance(form, of) / (size[..., None, None] if size.ndim else size))
+    return fit.standard_errors(size, form, jax.tree.map(matrices.of_form, fit.units(form)))
 
 
 @jax.jit
@@ -142,7 +135,8 @@ class MatrixFisher(Parametric):
     :mod:`jax_von_mises.quadratic.marginal`) has a relative error of at most 4e-6 (1e-11 in float64), or v or 1 - v is
     within 4 ulp; the two other angles are as accurate as those of `sample_von_mises`. The error of log C is at most
     1e-6 (1e-12) times max(1, abs(log C)), where C is relative to the mode. Besides, all results have the error that
-    comes from the rounding of F and of rotations.
+    comes from the rounding of F and of rotations, and from that of the eigenvalues of the quadratic form, 7e-7 (3e-15)
+    of the largest.
 
     *Derivatives.* Those of draws are pathwise, finite for every F, and give unbiased derivatives of means, also where
     singular values are equal. `log_prob` and `prob` have second derivatives.
@@ -228,7 +222,7 @@ class MatrixFisher(Parametric):
         """Return the normalised product of the densities, such as of a prior and a likelihood: the parameters add."""
         self._check_other("multiply", other, MatrixFisher)
         return MatrixFisher(
-            self._compute("multiply", added, ("parameter",), (), {"other": other.parameter}, {"other": 2})
+            self._compute("multiply", density.added, ("parameter",), (), {"other": other.parameter}, {"other": 2})
         )
 
     def standard_errors(self, size: ArrayLike) -> jax.Array:

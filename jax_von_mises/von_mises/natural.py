@@ -31,7 +31,7 @@ import numpy as np
 from jax import lax
 
 from jax_von_mises.numerics.circle import TWO_PI, deviation, exact_deviation, reduce_turns, with_derivative_of
-from jax_von_mises.numerics.elementary import valid
+from jax_von_mises.numerics.elementary import undifferentiable, valid
 from jax_von_mises.sphere import moments, vectors
 from jax_von_mises.von_mises import density
 
@@ -210,18 +210,11 @@ def differentiable_once(function: Callable[..., jax.Array]) -> Callable[..., jax
     return result
 
 
-@jax.custom_jvp
-def constant(slope: jax.Array) -> jax.Array:
-    """Return a derivative that must not be differentiated again."""
-    return slope
-
-
-@constant.defjvp
-def _constant_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    raise NotImplementedError(
-        "VonMises.from_natural: only `log_prob` and `prob` have second derivatives. For those of `cdf` and `sf`, make "
-        "a VonMises from loc and concentration."
-    )
+# Marks a derivative that must not be differentiated again.
+constant = undifferentiable(
+    "VonMises.from_natural: only `log_prob` and `prob` have second derivatives. For those of `cdf` and `sf`, make a "
+    "VonMises from loc and concentration."
+)
 
 
 @log_density_of_angles.defjvp
