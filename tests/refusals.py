@@ -177,6 +177,11 @@ FUNCTIONS = {
             {"samples": np.eye(4, dtype=np.float32)},
             {"samples": "numbers", "weights": "numbers", "axis": "axis"},
         ),
+        "IsotropicGaussianSO3.fit": Refusal(
+            rotations.IsotropicGaussianSO3.fit,
+            {"samples": np.eye(4, dtype=np.float32)},
+            {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
         "MatrixFisher.from_mode": Refusal(
             rotations.MatrixFisher.from_mode,
             {"mode": np.ones(4), "axes": np.eye(3), "concentrations": np.ones(3)},

@@ -15,10 +15,10 @@ from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import WeightedSets
-from jax_von_mises.numerics.elementary import aligned
 from jax_von_mises.quadratic import density, draw, fit
 from jax_von_mises.quadratic.frames import frame_of
 from jax_von_mises.rotations import matrices
+from jax_von_mises.rotations.fit import quaternions, rank_of, sets_of
 from jax_von_mises.sphere.vectors import direction_of
 
 
@@ -88,13 +88,7 @@ def standard_errors(size: jax.Array, parameter: jax.Array) -> jax.Array:
 @jax.jit
 def fitted(sets: WeightedSets) -> jax.Array:
     """Return the maximum likelihood estimates of the parameter."""
-    x, share = sets.rows()
-    x = jnp.moveaxis(x, 0, -1)
-    share = jnp.broadcast_to(share, x.shape[:-1])
-    if x.shape[-1] == 9:
-        identity = aligned(jnp.eye(3, dtype=x.dtype), x.ndim + 1)
-        x = matrices.to_quaternion(jnp.where((share == 0)[..., None, None], identity, x.reshape(*share.shape, 3, 3)))
-    q = direction_of(x).unit
+    q, share = quaternions(sets)
     found = matrices.of_form(fit.fitted([q[..., i] for i in range(4)], share))
     return found.astype(sets.dtype)
 
@@ -302,13 +296,7 @@ class MatrixFisher(Parametric):
         It works inside `jit`, `vmap` and `grad`. Outside of transformations, one compiled program serves all numbers of
         rotations up to the next power of two.
         """
-        caller = "MatrixFisher.fit"
-        if rank_of(caller, "samples", samples) == 2:
-            samples = arguments.parameter(caller, "samples", samples)
-            samples = samples if isinstance(samples, jax.Array) else np.asarray(samples)
-            samples = samples.reshape(*samples.shape[:-2], 9)
-        sets = WeightedSets.of(caller, "rotation", samples, weights, axis, 1)
-        return cls(fitted(sets.padded()))
+        return cls(fitted(sets_of("MatrixFisher.fit", samples, weights, axis)))
 
     def entropy(self) -> jax.Array:
         """Return the entropy with respect to the uniform distribution, whose own is 0, in nats.
@@ -323,16 +311,3 @@ def require_matrices(caller: str, name: str, value: ArrayLike) -> None:
     """Raise ValueError for an array that does not hold matrices of three rows and columns."""
     if np.shape(value)[-2:] != (3, 3):
         raise ValueError(f"{caller}: {name} has shape {np.shape(value)}, but must hold matrices, of shape (..., 3, 3).")
-
-
-def rank_of(caller: str, name: str, value: ArrayLike) -> int:
-    """Return how many last axes of a value belong to one rotation: 1 of quaternions, and 2 of matrices."""
-    shape = np.shape(arguments.parameter(caller, name, value))
-    if shape[-2:] == (3, 3):
-        return 2
-    if shape[-1:] != (4,):
-        raise ValueError(
-            f"{caller}: {name} has shape {shape}, but must hold quaternions (w, x, y, z), of shape (..., 4), or "
-            "rotation matrices, of shape (..., 3, 3)."
-        )
-    return 1

@@ -1,20 +1,24 @@
 """Check the isotropic Gaussian distribution of rotations against mpmath, differences and its own draws."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.stats
 from jax.test_util import check_grads
 
-from jax_von_mises.rotations import IsotropicGaussianSO3
+from jax_von_mises.rotations import IsotropicGaussianSO3, angle_between, exp, multiply, to_matrix
 from jax_von_mises.rotations import heat as numerics
 from tests.marks import more, slow
 
 SCALES = (1e-4, 0.02, 0.3, 0.59, 0.61, 0.79, 0.81, 0.89, 0.91, 1.2, 1.24, 1.26, 1.7, 3.0, 20.0)
 MEAN = np.array([0.8, -0.3, 0.4, 0.2])
 DTYPES = ("float32", "float64")
+WIDE = (1e-3, 0.1, 0.5, 0.85, 1.3, 3.0)
 
 
 def density(angle, sigma):
@@ -299,3 +303,153 @@ def test_half_precision_rounds_float32():
     np.testing.assert_allclose(draws.astype(jnp.float32), expected, atol=tolerance)
     density = full.log_prob(draws.astype(jnp.float32))
     np.testing.assert_allclose(narrow.log_prob(draws).astype(jnp.float32), density, rtol=tolerance, atol=tolerance)
+
+
+def mean_over_rotations(of, sigma, angle):
+    """Return the mean of `of(angle)` over rotations about a mean at `angle`, by rules in pieces, in float64."""
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    nodes, weights = 0.5 * (nodes + 1), 0.5 * weights
+
+    def pieces(*ends):
+        ends = [np.asarray(end, float)[..., None] for end in ends]
+        for low, high in itertools.pairwise(ends):
+            yield low + (high - low) * nodes, (high - low) * weights
+
+    log_f = jax.jit(lambda x, s: numerics.Kernel.of(s).log_density(numerics.Angle(x, np.pi - x)))
+    # Geometric pieces towards the place where a turn by `angle` may first reach the opposite rotations.
+    border, reach = np.pi - angle, min(12 * sigma, np.pi)
+    steps = np.geomspace(1e-5, np.pi, 14)
+    ends = sorted({0.0, reach, *(x for step in (0, *steps, *-steps) if 0 < (x := border + step) < reach)})
+    total = norm = 0.0
+    for w, weight in pieces(*ends):
+        weight = weight * np.sin(w / 2) ** 2 * np.exp(np.asarray(log_f(w, np.float64(sigma))))
+        low, high = np.cos((angle + w) / 2), np.cos((angle - w) / 2)
+        inner = [np.clip(0.0, low, high) + sign * step for sign in (-1, 1) for step in (0, *steps)]
+        inner = [np.clip(end, low, high) for end in sorted(inner, key=np.min)]
+        means = 0
+        for u, each in pieces(low, *inner, high):
+            means = means + np.sum(each * of(2 * np.arccos(np.minimum(np.abs(u), 1))), -1)
+        flat = high - low < 1e-12
+        means = np.where(flat, of(w), means / np.where(flat, 1, high - low))
+        total, norm = total + np.sum(weight * means), norm + np.sum(weight)
+    return total / norm
+
+
+@pytest.mark.parametrize(("dtype", "scales"), [("float32", (0.1, 0.85)), *more(*((each, WIDE) for each in DTYPES))])
+def test_entropy_and_divergence(dtype, scales):
+    """Against rules in many pieces; the error bounds are those of the docstrings."""
+    of, axis = np.dtype(dtype).type, np.array([2, -1, 2]) / 3
+    with jax.enable_x64(dtype == "float64"):
+        entropies = np.asarray(IsotropicGaussianSO3(np.eye(4, dtype=dtype)[0], of(scales)).entropy(), float)
+        second = IsotropicGaussianSO3(np.eye(4, dtype=dtype)[0], of(scales))
+        angles = (0.0, 0.3, 2.5, np.pi)
+        means = np.array([[np.cos(a / 2), *(np.sin(a / 2) * axis)] for a in angles], dtype)
+        first = IsotropicGaussianSO3(means[:, None, None], of(scales)[:, None])
+        found = np.asarray(first.kl_divergence(second), float)
+    with jax.enable_x64(True):
+        log_f = jax.jit(lambda x, s: numerics.Kernel.of(s).log_density(numerics.Angle(x, np.pi - x)))
+        for i, s in enumerate(float(of(s)) for s in scales):
+            own = mean_over_rotations(lambda x, s=s: np.asarray(log_f(x, np.float64(s))), s, 0.0)
+            assert entropies[i] == pytest.approx(
+                -own, abs=max(1, abs(own)) * {"float32": 1e-6, "float64": 1e-13}[dtype]
+            )
+            for j, other in enumerate(float(of(s)) for s in scales):
+                for k, angle in enumerate(angles):
+                    mean = mean_over_rotations(lambda x, other=other: np.asarray(log_f(x, np.float64(other))), s, angle)
+                    # The rounding of the quaternion moves the angle.
+                    rounding = 4 * angle * float(np.finfo(dtype).eps) / other**2 * (other < 0.5)
+                    limit = {"float32": 4e-6, "float64": 4e-8}[dtype] * max(1, own - mean) + rounding
+                    assert found[k, i, j] == pytest.approx(own - mean, abs=limit)
+
+
+@pytest.mark.more
+def test_derivatives_of_entropy_and_divergence():
+    with jax.enable_x64(True):
+        check_grads(lambda s: IsotropicGaussianSO3(MEAN, s).entropy(), (np.array([0.1, 0.7, 2.0]),), 1, rtol=1e-6)
+
+        def divergence(mean, scale, other):
+            return IsotropicGaussianSO3(mean, scale).kl_divergence(IsotropicGaussianSO3(MEAN, other))
+
+        for mean in (MEAN + [0.1, 0.0, 0.2, 0.0], MEAN[[1, 0, 3, 2]] * [-1, 1, -1, 1]):  # the second is opposite
+            for scales in ((0.2, 0.5), (0.7, 1.3), (2.0, 0.5)):
+                check_grads(divergence, (mean, *scales), 1, rtol=1e-5, atol=1e-4)
+        slopes = jax.grad(divergence, (0, 1, 2))(MEAN, 0.5, 0.5)
+        np.testing.assert_allclose(np.concatenate([slopes[0], slopes[1:]]), 0, atol=1e-6)
+
+
+def test_fit_of_draws(key):
+    """Within four standard errors, those of the large sample."""
+    x = IsotropicGaussianSO3(np.float32(MEAN), 0.6).sample(key, (4_000,))
+    found = IsotropicGaussianSO3.fit(x)
+    assert found.scale == pytest.approx(0.6, abs=4 * 0.6 / np.sqrt(6 * 4_000))
+    assert angle_between(found.mean_rotation, np.float32(MEAN)) < 4 * 0.6 * np.sqrt(3 / 4_000)
+    score = np.asarray(found.score(x), float)
+    np.testing.assert_allclose(score.mean(0), 0, atol=1e-5)
+
+
+def test_divergence_of_points_and_uniform_distributions():
+    scales = np.float32([0, 0, 1, np.inf, np.inf, 1, -1, 1, 0])
+    others = np.float32([0, 1, 0, np.inf, 1, np.inf, 1, np.nan, 0])
+    means = np.broadcast_to(np.float32(MEAN), (9, 4)).copy()
+    means[-1] = [1, 0, 0, 0]
+    found = IsotropicGaussianSO3(means, scales).kl_divergence(IsotropicGaussianSO3(np.float32(MEAN), others))
+    np.testing.assert_allclose(found, [0, np.inf, np.inf, 0, 0.582453, 0.516676, np.nan, np.nan, np.inf], rtol=4e-6)
+    found = IsotropicGaussianSO3(np.float32(MEAN), scales[[0, 3, 6]]).kl_to_uniform()
+    np.testing.assert_array_equal(found, [np.inf, 0, np.nan])
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fit(dtype):
+    """An independent optimiser finds no larger likelihood near the estimate, whose derivatives vanish."""
+    scales = np.array([1e-3, 0.05, 0.5, 0.8, 1.0, 1.4, 2.0], dtype)
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(dtype == "float64"):
+        for number in (3, 10, 100):
+            x = IsotropicGaussianSO3(MEAN.astype(dtype), scales).sample(jax.random.key(number), (number,))
+            found = IsotropicGaussianSO3.fit(x, axis=0)
+            limit = {"float32": 1e-4, "float64": 1e-10}[dtype]
+            with jax.enable_x64(True):
+                wide = [np.asarray(each, np.float64) for each in (found.mean_rotation, found.scale, x)]
+
+                def loss(move, mean, scale, x):
+                    q = multiply(mean, exp(scale * move[:3]))
+                    return -jnp.mean(IsotropicGaussianSO3(q, scale * jnp.exp(move[3])).log_prob(x))
+
+                for mean, scale, sample in zip(*wide[:2], np.swapaxes(wide[2], 0, 1), strict=True):
+                    slope = jax.jit(jax.grad(loss))
+                    result = scipy.optimize.minimize(
+                        jax.jit(loss),
+                        0.05 * rng.normal(size=4),
+                        (mean, scale, sample),
+                        "BFGS",
+                        jac=slope,
+                        options={"gtol": 1e-10},
+                    )
+                    np.testing.assert_allclose(
+                        slope(np.zeros(4), mean, scale, sample), 0, atol=limit * max(1, 0.1 / scale)
+                    )
+                    np.testing.assert_allclose(result.x, 0, atol=max(limit * max(1, 0.1 / scale), 2e-6))
+                    assert loss(np.zeros(4), mean, scale, sample) - result.fun < limit
+
+
+@pytest.mark.more
+def test_fit_of_sets_weights_and_matrices(key):
+    x = IsotropicGaussianSO3(np.float32(MEAN), [0.3, 1.0]).sample(key, (40,))
+    both = IsotropicGaussianSO3.fit(x, axis=0)
+    for i in range(2):
+        for given in (x[:, i], -2 * x[:, i], to_matrix(x[:, i])):
+            one = IsotropicGaussianSO3.fit(given)
+            np.testing.assert_allclose(one.mean_rotation, both.mean_rotation[i], atol=2e-6)
+            np.testing.assert_allclose(one.scale, both.scale[i], rtol=1e-5)
+    inside = jax.jit(jax.vmap(IsotropicGaussianSO3.fit, 1))(x)
+    np.testing.assert_allclose(inside.scale, both.scale, rtol=1e-5)
+    weights = np.arange(40.0) % 3
+    repeated = np.repeat(x[:, 0], weights.astype(int), 0)
+    one, other = IsotropicGaussianSO3.fit(x[:, 0], weights), IsotropicGaussianSO3.fit(repeated)
+    np.testing.assert_allclose(one.scale, other.scale, rtol=1e-5)
+    equal = IsotropicGaussianSO3.fit(np.tile(np.float32(MEAN), (5, 1)))
+    assert equal.scale < 1e-6
+    for bad in (np.zeros((0, 4)), np.zeros((3, 4)), 2 * np.eye(3)[None]):
+        assert np.isnan(IsotropicGaussianSO3.fit(np.float32(bad)).scale)
+    assert np.isnan(IsotropicGaussianSO3.fit(x[:, 0], -weights).scale)
