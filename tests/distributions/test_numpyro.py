@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import random
 from scipy import special, stats
+from scipy.spatial.transform import Rotation
 
 numpyro = pytest.importorskip("numpyro", reason="NumPyro is not installed")
 
@@ -21,8 +22,11 @@ from numpyro.diagnostics import effective_sample_size  # noqa: E402
 from numpyro.distributions import constraints, kl_divergence  # noqa: E402
 from numpyro.distributions.batch_util import promote_batch_shape, vmap_over  # noqa: E402
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO  # noqa: E402
+from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 from numpyro.infer.reparam import CircularReparam  # noqa: E402
+from numpyro.infer.util import log_density as log_density_of  # noqa: E402
 
+from jax_von_mises import Bingham, Kent, rotations  # noqa: E402
 from jax_von_mises import numpyro as module  # noqa: E402
 from jax_von_mises.engine import base  # noqa: E402
 from jax_von_mises.numpyro import SineBivariateVonMises, VonMises, VonMisesFisher, WrappedNormal  # noqa: E402
@@ -501,3 +505,100 @@ def test_bound_at_the_posterior_is_the_evidence(key):
     for i in range(3):
         loss = Trace_ELBO().loss(random.fold_in(key, i), exact, conjugate_model, guide, DATA)
         assert loss == pytest.approx(-log_evidence, abs=2e-5)
+
+
+# ----------------------------------------------------------------------------------- quadratic log densities
+
+POSE = np.float32([[9.0, -1.0, 0.0], [2.0, 6.0, 1.0], [0.0, 0.0, 3.0]])
+FABRIC = np.float32([[-10.0, 3.0, 0.0], [3.0, -2.0, 0.0], [0.0, 0.0, 0.0]])
+
+
+def pose_model(data):
+    parameter = numpyro.sample("parameter", dist.Normal(0, 100).expand([3, 3]).to_event(2))
+    with numpyro.plate("data", len(data)):
+        numpyro.sample("x", module.MatrixFisher(parameter), obs=data)
+
+
+def bed_model(data):
+    """A mean direction near the third axis, a major axis near the first, and concentrations."""
+    tilt = numpyro.sample("tilt", dist.Normal(0, 1).expand([2]).to_event(1))
+    turn = numpyro.sample("turn", dist.Normal(0, 1))
+    concentration = numpyro.sample("concentration", dist.LogNormal(3, 2))
+    share = numpyro.sample("share", dist.Uniform(0, 0.5))
+    mean = jnp.append(tilt, 1.0)
+    axis = jnp.stack([jnp.cos(turn), jnp.sin(turn), 0.0])
+    with numpyro.plate("data", len(data)):
+        unit = mean / jnp.linalg.norm(mean)
+        numpyro.sample("x", module.Kent(unit, axis, concentration, share * concentration), obs=data)
+
+
+def of_trace_zero(a):
+    return jnp.array([[a[0], a[2], a[3]], [a[2], a[1], a[4]], [a[3], a[4], -a[0] - a[1]]])
+
+
+def fabric_model(data):
+    elements = numpyro.sample("elements", dist.Normal(0, 100).expand([5]).to_event(1))
+    with numpyro.plate("data", len(data)):
+        numpyro.sample("x", module.Bingham(of_trace_zero(elements)), obs=data)
+
+
+def posterior(model, data):
+    """Return draws from the posterior, by NUTS."""
+    mcmc = MCMC(NUTS(model), num_warmup=300, num_samples=600, progress_bar=False)
+    mcmc.run(random.key(1), data)
+    draws = {name: np.asarray(values, float) for name, values in mcmc.get_samples().items()}
+    assert all(np.all(np.isfinite(values)) for values in draws.values())
+    assert np.sum(mcmc.get_extra_fields()["diverging"]) < 6
+    return draws
+
+
+@pytest.mark.usefixtures("implicit_promotion")
+def test_slope_of_a_model_of_rotations():
+    """The derivative of the log density is the sum of the data minus their expectation, and that of the prior."""
+    data = np.random.default_rng(0).normal(size=(64, 4))
+    data = np.float32(data / np.linalg.norm(data, axis=1, keepdims=True))
+    slope = jax.jit(jax.grad(lambda parameter: log_density_of(pose_model, (data,), {}, {"parameter": parameter})[0]))
+    total = np.sum(Rotation.from_quat(data, scalar_first=True).as_matrix(), 0)
+    expected = total - 64 * np.asarray(rotations.MatrixFisher(POSE).mean(), float) - POSE / 100**2
+    np.testing.assert_allclose(slope(POSE), expected, atol=64 * 1e-5)
+
+
+@more
+@pytest.mark.usefixtures("implicit_promotion")
+def test_nuts_over_the_parameter_of_rotations(key):
+    """The posterior has the mean and the standard deviations of the estimate, up to its skewness."""
+    data = rotations.MatrixFisher(POSE).sample(key, (400,))
+    draws = posterior(pose_model, data)["parameter"]
+    fitted = rotations.MatrixFisher.fit(data)
+    errors = np.asarray(fitted.standard_errors(400), float)
+    np.testing.assert_array_less(np.abs(draws.mean(0) - fitted.parameter), 0.7 * errors)
+    np.testing.assert_allclose(draws.std(0), errors, rtol=0.25)
+
+
+@more
+@pytest.mark.usefixtures("implicit_promotion")
+def test_nuts_over_the_parameters_of_beds(key):
+    data = Kent([0.0, 0.0, 1.0], [1.0, 0.0, 0.0], 40.0, 12.0).sample(key, (400,))
+    draws = posterior(bed_model, data)
+    fitted = Kent.fit(data)
+    tilt = np.asarray(fitted.mean_direction[:2] / fitted.mean_direction[2])
+    found = {"tilt": tilt, "concentration": fitted.concentration, "share": fitted.ovalness / fitted.concentration}
+    for name, value in found.items():
+        deviation = draws[name].std(0)
+        np.testing.assert_array_less(np.abs(draws[name].mean(0) - value), 0.7 * deviation)
+    # The variance of the concentration is about that of a gamma distribution of 2 n half squares.
+    assert draws["concentration"].std() == pytest.approx(float(fitted.concentration) / 20, rel=0.35)
+
+
+@more
+@pytest.mark.usefixtures("implicit_promotion")
+def test_svi_over_the_parameter_of_axes(key):
+    """A normal guide finds the maximum likelihood estimate, up to a fraction of its standard errors."""
+    data = Bingham(FABRIC).sample(key, (400,))
+    adam = numpyro.optim.Adam(lambda step: 0.3 * 0.995**step)
+    svi = SVI(fabric_model, AutoNormal(fabric_model), adam, loss=Trace_ELBO(num_particles=4))
+    result = svi.run(random.key(2), 1000, data, progress_bar=False)
+    assert np.all(np.isfinite(result.losses))
+    found = of_trace_zero(result.params["elements_auto_loc"])
+    fitted = np.asarray(Bingham.fit(data).parameter)
+    np.testing.assert_allclose(found, fitted - np.trace(fitted) / 3 * np.eye(3), atol=0.15)

@@ -12,12 +12,14 @@ from scipy.integrate import quad, trapezoid
 
 from docs.examples import (
     angle_statistics,
+    attitude_filter,
     direction_clusters,
     direction_noise,
     heading_filter,
     torsion_angles,
 )
-from jax_von_mises import VonMises
+from jax_von_mises import VonMises, VonMisesFisher, rotations
+from jax_von_mises.rotations import IsotropicGaussianSO3, MatrixFisher
 
 # The libraries that an example needs besides Matplotlib, and what its quick mode prints, where groups in parentheses
 # are numbers that must be near the values that follow, with their absolute tolerances.
@@ -28,6 +30,8 @@ QUICK = {
     "torsion_angles": ("", r"\| 0\.\d+ \| (-6\d)° \| (-\d+)° \|", (-63, 5), (-43, 5)),
     "circular_regression": ("numpyro", r"\| mu \| 2.800 \| (\S+) \| \S+ \| (\S+) \|", (2.8, 0.25), (2.8, 0.5)),
     "heading_filter": ("", r"exact, on a grid \| (\S+) ", (8.88, 1.5)),
+    # With one known direction, the angle about it is uniform.
+    "attitude_filter": ("", r"states it \| (\S+)° .*\n.*\n\| truth .* \| (\S+) ± \S+ \| \S+ ±", (90, 0.5), (0.9, 0.04)),
     "numpyro_models": ("numpyro", r"\| common \| 3.00 \| (\S+) \| \S+ \| (\S+) ", (3, 0.4), (3, 0.45)),
     "direction_noise": ("", r"loss at the start: (\S+)", (np.log(256), 0.01)),
     "angle_policy": (
@@ -127,6 +131,35 @@ def test_heading_after_one_reading_has_the_exact_moments():
     found = np.mean(2 * np.pi * np.asarray(densities, float) * np.exp(1j * example.GRID), axis=-1)
     np.testing.assert_allclose(found, length * np.exp(1j * (3.1 + turn * steps)), atol=1e-5)
     np.testing.assert_allclose(np.exp(1j * np.asarray(estimates)), np.exp(1j * (3.1 + turn * steps)), atol=1e-4)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("diagonal", [(9.0, 5.0, 2.0), (4.0, 3.0, -2.0), (0.0, 0.0, 0.0)])
+def test_prediction_of_an_attitude_has_the_exact_mean(diagonal, key, monkeypatch):
+    """The mean of draws that were turned, with the gyro's errors as draws, is that of the prediction."""
+    example = attitude_filter
+    monkeypatch.setattr(example, "NOISE", 0.5)  # enough to see its effect
+    frames = rotations.to_matrix(jnp.array([[0.8, 0.1, -0.5, 0.3], [0.1, 0.2, 0.4, -0.9]]))
+    before = MatrixFisher(frames[0] @ jnp.diag(jnp.array(diagonal)) @ frames[1].T)
+    turn = jnp.array([0.3, -0.2, 0.5])
+    one, two = jax.random.split(key)
+    errors = IsotropicGaussianSO3([1.0, 0.0, 0.0, 0.0], example.NOISE).sample(two, (200_000,))
+    steps = rotations.multiply(rotations.exp(turn), errors)
+    after = rotations.to_matrix(rotations.multiply(before.sample(one, (200_000,)), steps))
+    np.testing.assert_allclose(example.predict(before, turn).mean(), jnp.mean(after, 0), atol=5 / 200_000**0.5)
+
+
+@pytest.mark.more
+def test_likelihood_of_an_attitude_is_that_of_the_readings(key):
+    """Differences of log densities of attitudes are those of von Mises-Fisher densities of the readings."""
+    example = attitude_filter
+    attitudes = MatrixFisher(jnp.zeros((3, 3))).sample(key, (20,))
+    readings = example.simulate(key)[2][40]
+    concentrations = jnp.asarray(example.CONCENTRATIONS[40])
+    seen = rotations.apply(rotations.inverse(attitudes)[:, None], example.WORLD)
+    expected = jnp.sum(VonMisesFisher(seen, concentrations).log_prob(readings), -1)
+    found = example.likelihood(readings, concentrations).log_prob(attitudes)
+    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-3)
 
 
 @pytest.mark.more
