@@ -170,7 +170,8 @@ def kuiper_test(
     The p value is that of a large sample, :math:`2 \sum_k (4 k^2 V^{*2} - 1) e^{-2 k^2 V^{*2}}`, at the statistic
     :math:`V^* = V (\sqrt n + 0.155 + 0.24/\sqrt n)` of M. A. Stephens (J. R. Stat. Soc. B 32, 1970). In a million
     simulated samples of 10, the share of p values up to a level of 0.1 or 0.05 is 2% or 3% smaller than the level; that
-    up to 0.01 is 0.0091, and that up to 0.001 is 0.0007 (0.0009 for n = 20), so small p values are too large.
+    up to 0.01 is 0.0091, and that up to 0.001 is 0.0007 (0.0009 for n = 20), so small p values are too large: for n =
+    20, 1.7 times at p = 5e-6.
     """
     return _test("kuiper_test", _kuiper, samples, distribution, axis)
 
