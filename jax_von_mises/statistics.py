@@ -357,7 +357,7 @@ def confidence_interval(
     .. math:: n \left(\overline{\sin(x - \mu)}\right)^2 \le z^2\, \overline{\sin^2(x - \mu)},
 
     where z is the normal quantile of the level. In a large sample, it is the interval of N. I. Fisher (*Statistical
-    Analysis of Circular Data*, 1993, equation 4.22). In 40,000 simulated samples, the coverage at 0.95 is:
+    Analysis of Circular Data*, 1993, section 4.4.4). In 40,000 simulated samples, the coverage at 0.95 is:
 
     ==========================  =====  ======  ======  ======
     distribution                n = 5  n = 10  n = 20  n = 50
