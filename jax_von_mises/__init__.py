@@ -14,6 +14,7 @@
 `cdf` `sf` `icdf` `isf`   probabilities and quantiles; `log_cdf` and `log_sf` deep in the tails
 `mean` `mode`             also `variance`, `stddev`, `entropy` and `kl_divergence`
 `fit` `standard_errors`   maximum likelihood estimates and their standard errors
+`statistics`              tests of uniformity, fit and correlation; interval of the mean direction
 `VonMisesFisher`          directions in any dimension; also `sample_von_mises_fisher`
 `Bingham` `Kent`          axes; directions with elliptic contours; rotations in `rotations`
 `CircularDistribution`    any density on the circle; also `SineSkewed`
@@ -80,6 +81,7 @@ __all__ = [
     "sample_von_mises_fisher",
     "sf",
     "standard_errors",
+    "statistics",
     "stddev",
     "variance",
     "verify_samples",

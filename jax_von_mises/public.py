@@ -2,6 +2,7 @@
 
 from jax_von_mises import rotations as rotations
 from jax_von_mises import runtime as runtime
+from jax_von_mises import statistics as statistics
 from jax_von_mises.any_density.distribution import CircularDistribution as CircularDistribution
 from jax_von_mises.circle.skewed import SineSkewed as SineSkewed
 from jax_von_mises.circle.symmetric import Cardioid as Cardioid

@@ -22,7 +22,7 @@ from scipy.spatial.transform import Rotation
 
 import jax_von_mises as jvm
 import jax_von_mises.numpyro
-from jax_von_mises import rotations, runtime
+from jax_von_mises import rotations, runtime, statistics
 from jax_von_mises.engine.base import Distribution, Parametric
 
 # Longest time of a call in seconds; a call compiles at most a small program.
@@ -58,6 +58,7 @@ BAD = {
     "seconds": [*NOTHING, 1e10, -1.0, NAN, INF, True, np.zeros(2)],
     "path": [object(), 3, DEEP, HUGE, "a\0.npy", "\ud800.npy", "file:///tmp/a.npy"],
     "function": [3, "text", DEEP, HUGE],
+    "fit": [*NOTHING, 3, jvm.WrappedCauchy],
     "iterable": [None, 3, HUGE],
     "name": [object(), None, -1, 2**64, NAN, b"bytes", DEEP, HUGE, "\ud800", "x\udcff" * 999],
     "axis": ["text", 1.5, 9, -9, (0, 0), NAN, DEEP, HUGE],
@@ -300,6 +301,29 @@ FUNCTIONS = {
         ),
         "numpyro.VonMises.sample": Refusal(THEIRS.sample, {"key": KEY}, {"key": "key"}, "VonMises.sample"),
     },
+    "statistics": {
+        **{
+            name: Refusal(
+                getattr(statistics, name),
+                {each: np.arange(3, dtype=np.float32) for each in kinds if each in ("samples", "x", "y")},
+                {**kinds, "axis": "axis"},
+                f"statistics.{name}",
+            )
+            for name, kinds in {
+                "rayleigh_test": {"samples": "numbers", "weights": "numbers"},
+                "watson_test": {"samples": "numbers", "distribution": "distribution"},
+                "kuiper_test": {"samples": "numbers", "distribution": "distribution"},
+                "circular_correlation": {"x": "numbers", "y": "numbers", "weights": "numbers"},
+                "confidence_interval": {"samples": "numbers", "level": "share", "weights": "numbers"},
+            }.items()
+        },
+        "goodness_of_fit": Refusal(
+            statistics.goodness_of_fit,
+            {"key": KEY, "samples": np.arange(3, dtype=np.float32), "fit": jvm.VonMises, "number": 2},
+            {"key": "key", "samples": "numbers", "fit": "fit", "number": "count", "axis": "axis"},
+            "statistics.goodness_of_fit",
+        ),
+    },
     "samplers": {
         "sample_von_mises": Refusal(
             jvm.sample_von_mises, DRAWN, {**DRAW, "shape": "shape", "method": "choice", "out_sharding": "sharding"}
@@ -435,7 +459,7 @@ def public():
     The tests of conformance call the other methods and classes.
     """
     modules = dict.fromkeys(jvm.__all__, jvm) | dict.fromkeys(rotations.__all__, rotations)
-    modules |= dict.fromkeys(runtime.__all__, runtime)
+    modules |= dict.fromkeys(runtime.__all__, runtime) | dict.fromkeys(statistics.__all__, statistics)
     found = set()
     for name, module in modules.items():
         value = getattr(module, name)
@@ -459,7 +483,7 @@ def public_rows():
 
 def public_function(name):
     """Return the function or class of a row, which may call it through another function."""
-    module = next(module for module in (jvm, rotations, runtime) if hasattr(module, name.split(".")[0]))
+    module = next(module for module in (jvm, rotations, runtime, statistics) if hasattr(module, name.split(".")[0]))
     return operator.attrgetter(name)(module)
 
 

@@ -4,13 +4,14 @@
 the picture of docs/angle-statistics.md.
 """
 
+from functools import partial
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
 from docs.examples.drawing import COLORS, GREY, draw, near, parser, table
-from jax_von_mises import Mixture, VonMises
+from jax_von_mises import Mixture, VonMises, statistics
 
 # Directions of 76 turtles after they laid eggs, in degrees clockwise from north. Data of
 # E. Gould, in M. A. Stephens, "Techniques for directional data", Stanford, 1969.
@@ -28,28 +29,6 @@ NAMES = ("one component", "two components")
 def measured():
     """Return the directions in radians."""
     return np.deg2rad(DEGREES).astype(np.float32)
-
-
-def rayleigh(x):
-    """Return the statistic n R^2 of the Rayleigh test of uniformity, and its p value (J. H. Zar, 1999, section 27.1)."""
-    n = len(x)
-    length = n * abs(np.mean(np.exp(1j * np.float64(x))))
-    root = np.sqrt(1 + 4 * n + 4 * (n**2 - length**2))
-    return length**2 / n, np.exp(root - 1 - 2 * n)
-
-
-def watson(model, x):
-    """Return Watson's U^2, a distance from a distribution that does not depend on the zero direction."""
-    n = len(x)
-    u = jnp.sort(model.cdf(x))
-    steps = np.float32((np.arange(n) + 0.5) / n)
-    return jnp.sum((u - steps) ** 2) + 1 / (12 * n) - n * (jnp.mean(u) - 0.5) ** 2
-
-
-def watson_of_draws(key, model, shape, fit):
-    """Return U^2 of samples from a fitted model, each from the fit to that sample."""
-    draws = model.sample(key, shape)
-    return jax.jit(jax.vmap(watson))(fit(draws), draws)
 
 
 def bic(mixture, x):
@@ -74,10 +53,14 @@ def scipy_bootstrap(x, count):
 def estimate_table(x, key, count):
     """Return the table of both parameters with their intervals."""
 
-    def interval(name, loc, concentration):
+    def interval(name, loc, concentration=None):
         low, high = np.rad2deg(loc)
-        cells = "{:.2f} to {:.2f}".format(*concentration)
-        return [name, f"{low:.1f}° to {high:.1f}°", cells]
+        other = (
+            "{:.2f} to {:.2f}".format(*concentration)
+            if concentration is not None
+            else ""
+        )
+        return [name, f"{low:.1f}° to {high:.1f}°", other]
 
     fitted, wide = VonMises.fit(x), np.float64(x)
     centre = np.array([fitted.loc, fitted.concentration], float)
@@ -92,25 +75,29 @@ def estimate_table(x, key, count):
     ]
     rows += [
         interval("standard errors", *(centre[:, None] + errors)),
+        interval("without a model", statistics.confidence_interval(x)),
         interval("bootstrap", *np.quantile(fits, TAILS, axis=1).T),
         interval("bootstrap, SciPy", *scipy_bootstrap(wide, count)),
     ]
     return table(["", "mean direction", "concentration"], rows)
 
 
-def test_table(x, keys, models, counts):
-    """Return the table of tests of a uniform distribution, of the fitted one, and of a fitted mixture."""
-    rows = [["uniform", "Rayleigh", *map("{:.3g}".format, rayleigh(x))]]
-    fits = (
-        lambda draws: VonMises.fit(draws, axis=1),
-        lambda draws: Mixture.fit(draws, models[1], axis=1),
-    )
-    cases = zip(keys, NAMES, models, counts, fits, strict=True)
-    for key, name, model, count, fit in cases:
-        simulated = watson_of_draws(key, model, (count, len(x)), fit)
-        statistic = jax.jit(watson)(model, x)
-        p = (1 + np.sum(simulated >= statistic)) / (1 + count)
-        rows.append([name, "Watson", f"{statistic:.4f}", f"{p:.4f}"])
+def test_table(x, keys, mixture, counts):
+    """Return the table of tests of a uniform distribution, of a fitted one, and of a fitted mixture."""
+    results = [
+        ("uniform", "Rayleigh", statistics.rayleigh_test(x)),
+        ("uniform", "Watson", statistics.watson_test(x)),
+        ("uniform", "Kuiper", statistics.kuiper_test(x)),
+    ]
+    # The fits of all drawn samples start from the fitted mixture.
+    fits = VonMises, partial(Mixture.fit, components=mixture)
+    for key, name, fit, count in zip(keys, NAMES, fits, counts, strict=True):
+        found = statistics.goodness_of_fit(key, x, fit, count)
+        results.append((name, "Watson", found))
+    rows = [
+        [name, test, f"{found.statistic:.4g}", f"{found.pvalue:.2g}"]
+        for name, test, found in results
+    ]
     return table(["model", "test", "statistic", "p value"], rows)
 
 
@@ -140,7 +127,7 @@ def main(arguments=None):
     mixtures = [Mixture.fit(x, VonMises, number=number) for number in (1, 2, 3)]
     models = VonMises.fit(x), mixtures[1]
     print(estimate_table(x, keys[0], count), end="\n\n")
-    print(test_table(x, keys[1:], models, (count, fewer)), end="\n\n")
+    print(test_table(x, keys[1:], mixtures[1], (count, fewer)), end="\n\n")
     criteria = ", ".join(f"{bic(mixture, x):.1f}" for mixture in mixtures)
     print(f"BIC with one, two and three components: {criteria}")
     draw(options.out, picture, x, models)

@@ -18,7 +18,7 @@ from docs.examples import (
     heading_filter,
     torsion_angles,
 )
-from jax_von_mises import VonMises, VonMisesFisher, rotations
+from jax_von_mises import VonMises, VonMisesFisher, rotations, statistics
 from jax_von_mises.rotations import IsotropicGaussianSO3, MatrixFisher
 
 # The libraries that an example needs besides Matplotlib, and what its quick mode prints, where groups in parentheses
@@ -72,7 +72,7 @@ def test_published_turtles():
     fitted = VonMises.fit(x)
     assert np.rad2deg(fitted.loc) == pytest.approx(64.2, abs=0.05)
     assert 1 - fitted.variance() == pytest.approx(0.497, abs=0.0005)
-    statistic, p = angle_statistics.rayleigh(x)
+    statistic, p = statistics.rayleigh_test(x)
     assert statistic == pytest.approx(76 * 0.497**2, abs=0.05)
     assert 1e-10 < p < np.exp(-statistic)
 
