@@ -188,6 +188,13 @@ FUNCTIONS = {
             {"mode": np.ones(4), "axes": np.eye(3), "concentrations": np.ones(3)},
             {"mode": "vector", "axes": "vector", "concentrations": "vector"},
         ),
+        "VonMises.from_natural": Refusal(jvm.VonMises.from_natural, {"natural": np.ones(2)}, {"natural": "vector"}),
+        "VonMisesFisher.from_natural": Refusal(
+            jvm.VonMisesFisher.from_natural, {"natural": np.ones(3)}, {"natural": "vector"}
+        ),
+        "MatrixFisher.from_mean": Refusal(
+            rotations.MatrixFisher.from_mean, {"mean": 0.5 * np.eye(3)}, {"mean": "numbers"}
+        ),
         "MatrixFisher.isotropic": Refusal(
             rotations.MatrixFisher.isotropic,
             {"mode": np.ones(4), "concentration": 1.0},
@@ -469,8 +476,9 @@ def public():
             found |= {name} - ({name} if issubclass(value, Parametric) else set())
             found |= {
                 f"{name}.{each}"
-                for each in ("fit", "marginal", "from_axes", "from_mode", "isotropic", "watson")
-                if hasattr(value, each)
+                for each in dir(value)
+                if each == "marginal"
+                or (each[0] != "_" and isinstance(inspect.getattr_static(value, each), classmethod))
             }
     return found
 

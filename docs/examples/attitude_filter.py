@@ -1,4 +1,4 @@
-"""Track the attitude of a vehicle with matrix Fisher distributions: predict, multiply, fit.
+"""Track the attitude of a vehicle with matrix Fisher distributions: predict and multiply.
 
 ``python -m docs.examples.attitude_filter --out picture.svg`` prints the table and draws
 the picture of docs/rotations.md.
@@ -24,8 +24,6 @@ CONCENTRATIONS[OUTAGE] = 0.0
 # The rotation vectors that the gyro measures, in the axes of the vehicle.
 TIMES = np.arange(STEPS, dtype=np.float32)[:, None]
 TURNS = 0.1 * np.sin(TIMES * np.float32([0.05, 0.08, 0.11]) + np.float32([0, 1, 2]))
-# Diagonals of the identity and of the half turns about the three axes.
-HALF_TURNS = np.float32([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
 SHOWN = 3  # run in the left panel
 DRAWS = 99  # draws per step, to count how often the truth is in the 90% region
 
@@ -51,19 +49,10 @@ def simulate(key):
     return first, truth, readings
 
 
-def with_mean(mean):
-    """Return the matrix Fisher distribution with a given mean of rotation matrices."""
-    u, lengths, v = jnp.linalg.svd(mean)
-    proper = jnp.ones(3).at[2].set(jnp.linalg.det(u @ v))  # 1, 1, and 1 or -1
-    four = (u * proper * HALF_TURNS[:, None]) @ v
-    weights = jnp.maximum(1 + HALF_TURNS @ (lengths * proper), 0)
-    return MatrixFisher.fit(four, weights)
-
-
 def predict(posterior, turn):
     """Return the distribution after the turn that the gyro measured with an error."""
     turned = posterior.mean() @ rotations.to_matrix(rotations.exp(turn))
-    return with_mean(jnp.exp(-(NOISE**2)) * turned)
+    return MatrixFisher.from_mean(jnp.exp(-(NOISE**2)) * turned)
 
 
 def likelihood(readings, concentrations):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_von_mises.engine.samples import total
+from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.quadratic.density import diagonal, fixed_frame, mean_products
 from jax_von_mises.quadratic.frames import Frame, Rows, frame_of, sum_of
 from jax_von_mises.quadratic.marginal import Sums
@@ -72,9 +73,14 @@ def fitted(x: list[jax.Array], share: jax.Array) -> jax.Array:
 
     zero = jnp.zeros_like(jnp.sum(x[0] * share, -1))
     axes = lax.fori_loop(0, 2, better, tuple(tuple(zero + float(i == j) for j in d) for i in d))
-    gaps = gaps_with(jnp.stack([total(share * y * y) for y in seen(axes)[1:]], -1))
-    along = [jnp.zeros_like(zero), *(-gaps[..., i] for i in range(len(x) - 1))]
-    return Frame(axes, (), zero).unseen(diagonal(along))
+    return form_in(axes, jnp.stack([total(share * y * y) for y in seen(axes)[1:]], -1))
+
+
+def form_in(axes: Rows, means: jax.Array) -> jax.Array:
+    """Return the form with these eigenvectors and means of the squared coordinates but the first."""
+    gaps = gaps_with(means)
+    zero = jnp.zeros_like(gaps[..., 0])
+    return Frame(axes, (), zero).unseen(diagonal([zero, *(-gaps[..., i] for i in range(gaps.shape[-1]))]))
 
 
 @fitted.defjvp
@@ -82,14 +88,32 @@ def _fitted_jvp(
     primals: tuple[list[jax.Array], jax.Array], tangents: tuple[list[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     form = fitted(*primals)
-    _, moved = jax.jvp(moment, primals, tangents)
+    return form, form_moves(form, jax.jvp(moment, primals, tangents)[1])
+
+
+@jax.custom_jvp
+def form_with(moment: jax.Array) -> jax.Array:
+    """Return the form for which x x^T has this mean, a positive definite matrix of trace 1."""
+    frame = frame_of(moment)
+    squares = jnp.stack([frame.largest - gap for gap in frame.gaps], -1)
+    return form_in(frame.axes, nan_unless(squares, squares > -8 * jnp.finfo(squares.dtype).eps))
+
+
+@form_with.defjvp
+def _form_with_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    form = form_with(*primals)
+    return form, form_moves(form, *tangents)
+
+
+def form_moves(form: jax.Array, moved: jax.Array) -> jax.Array:
+    """Return how a form changes with the mean of x x^T."""
     frame = fixed_frame(form)
     seen, products = frame.seen(moved), mean_products(frame.gaps)
     _, covariance = covariance_of(frame.gaps)
     rises = solved(covariance, jnp.stack([seen[i][i] for i in range(1, len(seen))], -1))
     along = [jnp.zeros_like(form[..., 0, 0]), *(rises[..., i] for i in range(len(seen) - 1))]
     across = [[0.5 * s / p for s, p in zip(*rows, strict=True)] for rows in zip(seen, products, strict=True)]
-    return form, frame.unseen(diagonal(along, across))
+    return frame.unseen(diagonal(along, across))
 
 
 def standard_errors(size: jax.Array, form: jax.Array, of: list[list[jax.Array]]) -> jax.Array:

@@ -47,6 +47,11 @@ def of_moments(moment: jax.Array) -> jax.Array:
     )
 
 
+def moments_of(mean: jax.Array) -> jax.Array:
+    """Return the mean of q q^T from that of rotation matrices, the inverse of `of_moments`."""
+    return 0.25 * (quadratic_form(mean) + aligned(jnp.eye(4, dtype=mean.dtype), mean.ndim))
+
+
 def of_form(form: jax.Array) -> jax.Array:
     """Return F from its `quadratic_form`, up to a multiple of the identity in the latter."""
     a = [[form[..., i, j] for j in range(4)] for i in range(4)]
@@ -70,7 +75,7 @@ def to_quaternion(matrix: jax.Array) -> jax.Array:
     apart = [jnp.sum(lines[i] * lines[j], -1) - float(i == j) for i in range(3) for j in range(i, 3)]
     good = jnp.all(jnp.abs(jnp.stack(apart)) < 0.1, 0) & (jnp.sum(jnp.cross(lines[0], lines[1]) * lines[2], -1) > 0)
     # The rows of 4 q q^T are multiples of q. That with the largest diagonal element has the least rounding error.
-    outer = quadratic_form(matrix) + aligned(jnp.eye(4, dtype=matrix.dtype), matrix.ndim)
+    outer = 4 * moments_of(matrix)
     rows = [outer[..., i, :] for i in range(4)]
     longest, most = rows[0], outer[..., 0, 0]
     for i in range(1, 4):

@@ -273,3 +273,27 @@ def test_shapes():
         MatrixFisher(np.eye(4))
     with pytest.raises(ValueError, match=r"MatrixFisher.log_prob: value has shape \(3,\)"):
         distribution.log_prob(np.ones(3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
+def test_distribution_with_a_mean(dtype):
+    parameters = np.random.default_rng(0).normal(size=(4, 6, 3, 3)) * np.array([0, 1, 10, 100])[:, None, None, None]
+    limit = {"float32": 1e-5, "float64": 2e-14}[dtype]
+    with jax.enable_x64(dtype == "float64"):
+        exact = jnp.asarray(parameters, dtype)
+        found = MatrixFisher.from_mean(MatrixFisher(exact).mean()).parameter
+        size = np.max(np.abs(parameters), (-2, -1), keepdims=True)
+        np.testing.assert_array_less(np.abs(found - exact), limit * (0.05 + size + size**2) + 0 * exact)
+        means = jnp.stack([jnp.eye(3), 1.2 * jnp.eye(3), jnp.diag(jnp.array([1.0, 1.0, -1.0]))]).astype(dtype)
+        np.testing.assert_allclose(
+            MatrixFisher.from_mean(means).parameter, np.eye(3) * np.array([2.475e6, np.nan, np.nan])[:, None, None]
+        )
+
+
+@more
+def test_derivatives_of_the_distribution_with_a_mean():
+    with jax.enable_x64(True):
+        f = jnp.diag(jnp.array([3.0, 3.0, 1.0]))
+        there = jax.jacobian(lambda f: MatrixFisher(f).mean())(f).reshape(9, 9)
+        back = jax.jacobian(lambda mean: MatrixFisher.from_mean(mean).parameter)(MatrixFisher(f).mean()).reshape(9, 9)
+        np.testing.assert_allclose(back @ there, np.eye(9), atol=1e-12)
