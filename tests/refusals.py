@@ -188,10 +188,6 @@ FUNCTIONS = {
             {"mode": np.ones(4), "axes": np.eye(3), "concentrations": np.ones(3)},
             {"mode": "vector", "axes": "vector", "concentrations": "vector"},
         ),
-        "VonMises.from_natural": Refusal(jvm.VonMises.from_natural, {"natural": np.ones(2)}, {"natural": "vector"}),
-        "VonMisesFisher.from_natural": Refusal(
-            jvm.VonMisesFisher.from_natural, {"natural": np.ones(3)}, {"natural": "vector"}
-        ),
         "MatrixFisher.from_mean": Refusal(
             rotations.MatrixFisher.from_mean, {"mean": 0.5 * np.eye(3)}, {"mean": "numbers"}
         ),
@@ -474,12 +470,10 @@ def public():
             found.add(name)
         elif inspect.isclass(value) and issubclass(value, Distribution):
             found |= {name} - ({name} if issubclass(value, Parametric) else set())
-            found |= {
-                f"{name}.{each}"
-                for each in dir(value)
-                if each == "marginal"
-                or (each[0] != "_" and isinstance(inspect.getattr_static(value, each), classmethod))
-            }
+            made_by = {each for each in dir(value) if isinstance(inspect.getattr_static(value, each), classmethod)}
+            # Those from natural parameters are classes of their own, which take objects as pytrees do.
+            made_by = {each for each in made_by if each[0] != "_"} - {"from_natural"}
+            found |= {f"{name}.{each}" for each in made_by | ({"marginal"} & set(dir(value)))}
     return found
 
 
