@@ -78,3 +78,38 @@ def test_values_that_are_not_allowed():
     single = Kent.fit(np.float32(MEAN)[None])
     assert (single.concentration, single.ovalness) == (1e7, 0)
     assert np.isnan(Kent.fit(np.zeros((0, 3), np.float32)).concentration)
+
+
+@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
+def test_divergence(dtype):
+    """Against a rule over the sphere in the frame of the first distribution, and von Mises-Fisher distributions."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    azimuth = np.arange(200) * (2 * np.pi / 200)
+    # Most of the mass is near the pole, where 1 - t is a square.
+    rest = 2 * ((nodes + 1) / 2) ** 3
+    area = np.repeat(3 * ((nodes + 1) / 2) ** 2 * weights * (2 * np.pi / 200), 200)
+    across = np.sqrt(rest * (2 - rest))[:, None]
+    x = [np.broadcast_to(1 - rest[:, None], (200, 200)), across * np.cos(azimuth), across * np.sin(azimuth)]
+    x = np.stack(x, -1).reshape(-1, 3)
+    shapes = np.array([(0, 0), (1, 0.2), (10, 5), (300, 100)])
+    limit = {"float32": 1e-6, "float64": 1e-12}[dtype]
+    with jax.enable_x64(dtype == "float64"):
+        first = Kent(np.eye(3, dtype=dtype)[0], np.eye(3, dtype=dtype)[1], *shapes.T[:, :, None].astype(dtype))
+        second = Kent(MEAN.astype(dtype), MAJOR.astype(dtype), *shapes.T.astype(dtype))
+        found = np.asarray(first.kl_divergence(second), float)
+        np.testing.assert_allclose(first[:, 0].kl_divergence(first[:, 0]), 0, atol=4 * limit)
+        round_one, other = (VonMisesFisher(mean.astype(dtype), 7.0) for mean in (MEAN, MAJOR))
+        same = Kent(MEAN.astype(dtype), MAJOR.astype(dtype), 7.0, 0.0)
+        away = Kent(MAJOR.astype(dtype), MEAN.astype(dtype), 7.0, 0.0)
+        np.testing.assert_allclose(same.kl_divergence(away), round_one.kl_divergence(other), rtol=8 * limit)
+        slopes = jax.grad(lambda k, beta: Kent(MEAN, MAJOR, k, beta).kl_divergence(second[2]), (0, 1))(
+            *np.array([10.0, 4.0], dtype)
+        )
+        assert np.all(np.isfinite(slopes))
+    with jax.enable_x64(True):
+        for i, shape in enumerate(shapes):
+            log_p = np.asarray(Kent(np.eye(3)[0], np.eye(3)[1], *shape).log_prob(x))
+            for j, other in enumerate(shapes):
+                log_q = np.asarray(Kent(MEAN, MAJOR, *other).log_prob(x))
+                expected = np.sum(area * np.exp(log_p) * (log_p - log_q))
+                assert found[i, j] == pytest.approx(expected, abs=4 * limit * max(1, other[0]))
