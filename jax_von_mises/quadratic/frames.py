@@ -2,6 +2,9 @@ r"""Compute eigenvalues and eigenvectors of symmetric matrices of three or four 
 
 Jacobi's method turns the planes of axes (0, 1) and (2, 3), then permutes the axes, a fixed number of times. It has no
 branches, so that a batch of matrices is one vector loop, and diagonal matrices keep their axes.
+
+Where eigenvalues are equal, any axes in their plane are eigenvectors. Turns and exchanges that only rounding errors
+would cause are left out, so that all programs and devices find the same axes.
 """
 
 from typing import NamedTuple
@@ -12,13 +15,15 @@ from jax import lax
 
 # Passes of two planes each; three of them visit all planes once.
 PASSES = {"float32": 12, "float64": 15}
+# Elements and gaps below this number of bounds of their rounding errors count as 0.
+NOISE = 2
 # Pairs of axes, in the order in which a matrix's elements are stored.
 UPPER = ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (3, 3))
 # The order of the axes after a pass.
 NEXT = (0, 2, 3, 1)
 
 Rows = tuple[tuple[jax.Array, ...], ...]
-State = tuple[list[jax.Array], list[list[jax.Array]]]
+State = tuple[list[jax.Array], list[list[jax.Array]], list[jax.Array]]
 
 
 class Frame(NamedTuple):
@@ -61,21 +66,28 @@ def sum_of(terms: list[jax.Array]) -> jax.Array:
     return total
 
 
-def turn(a: jax.Array, b: jax.Array, off: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the tangent, cosine and sine of the turn that makes the matrix ((a, off), (off, b)) diagonal."""
+def turn(
+    a: jax.Array, b: jax.Array, off: jax.Array, noise: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return the tangent, cosine and sine of the turn that makes ((a, off), (off, b)) diagonal, and the noise after it.
+
+    The noise bounds the rounding errors of elements; smaller elements cause no turn.
+    """
+    noise = jnp.maximum(noise, float(jnp.finfo(a.dtype).eps) * jnp.maximum(jnp.abs(a), jnp.abs(b)))
+    off = jnp.where(jnp.abs(off) > NOISE * noise, off, 0)
     difference = b - a
     bottom = jnp.abs(difference) + jnp.sqrt(difference * difference + 4 * off * off)
     t = jnp.where(difference < 0, -2, 2) * off / jnp.where(bottom > 0, bottom, 1)
     c = lax.rsqrt(1 + t * t)
-    return t, c, t * c
+    return t, c, t * c, noise
 
 
 def jacobi_pass(state: State) -> State:
     """Turn the planes (0, 1) and (2, 3) of matrices and of the axes so far, and permute the axes."""
-    elements, axes = state
+    elements, axes, noise = state
     m = dict(zip(UPPER, elements, strict=True))
-    t1, c1, s1 = turn(m[0, 0], m[1, 1], m[0, 1])
-    t2, c2, s2 = turn(m[2, 2], m[3, 3], m[2, 3])
+    t1, c1, s1, first = turn(m[0, 0], m[1, 1], m[0, 1], jnp.maximum(noise[0], noise[1]))
+    t2, c2, s2, last = turn(m[2, 2], m[3, 3], m[2, 3], jnp.maximum(noise[2], noise[3]))
     new = {(0, 0): m[0, 0] - t1 * m[0, 1], (1, 1): m[1, 1] + t1 * m[0, 1]}
     new |= {(2, 2): m[2, 2] - t2 * m[2, 3], (3, 3): m[3, 3] + t2 * m[2, 3]}
     new |= {(0, 1): jnp.zeros_like(c1), (2, 3): jnp.zeros_like(c1)}
@@ -85,7 +97,8 @@ def jacobi_pass(state: State) -> State:
         new[i, 2], new[i, 3] = c2 * new[i, 2] - s2 * new[i, 3], s2 * new[i, 2] + c2 * new[i, 3]
     turned = [[c1 * p - s1 * q, s1 * p + c1 * q, c2 * r - s2 * s, s2 * r + c2 * s] for p, q, r, s in axes]
     permuted = [new[min(NEXT[i], NEXT[j]), max(NEXT[i], NEXT[j])] for i, j in UPPER]
-    return permuted, [[row[j] for j in NEXT] for row in turned]
+    noise = [jnp.where(t1 == 0, noise[i], first) for i in (0, 1)] + [jnp.where(t2 == 0, noise[i], last) for i in (2, 3)]
+    return permuted, [[row[j] for j in NEXT] for row in turned], [noise[j] for j in NEXT]
 
 
 def frame_of(matrix: jax.Array) -> Frame:
@@ -100,18 +113,20 @@ def frame_of(matrix: jax.Array) -> Frame:
     base = matrix[..., 0, 0]
     elements = [zero if max(i, j) >= d else matrix[..., i, j] - base if i == j else matrix[..., i, j] for i, j in UPPER]
     axes = [[zero + float(i == j) for j in range(4)] for i in range(d)]
-    state = elements, axes
-    elements, axes = lax.fori_loop(0, PASSES[matrix.dtype.name], lambda _, state: jacobi_pass(state), state)
+    state = elements, axes, [zero] * 4
+    elements, axes, noise = lax.fori_loop(0, PASSES[matrix.dtype.name], lambda _, state: jacobi_pass(state), state)
     values = [elements[UPPER.index((i, i))] for i in range(d)]
     columns = [[axes[i][j] for i in range(d)] for j in range(d)]
     # Sort by exchanges of neighbours.
     for last in range(d - 1, 0, -1):
         for j in range(last):
-            swap = values[j] < values[j + 1]
-            both = [(values[j], values[j + 1]), *zip(columns[j], columns[j + 1], strict=True)]
+            swap = values[j] + NOISE * jnp.maximum(noise[j], noise[j + 1]) < values[j + 1]
+            both = [(values[j], values[j + 1]), (noise[j], noise[j + 1]), *zip(columns[j], columns[j + 1], strict=True)]
             exchanged = [(jnp.where(swap, q, p), jnp.where(swap, p, q)) for p, q in both]
-            (values[j], values[j + 1]), *pairs = exchanged
+            (values[j], values[j + 1]), (noise[j], noise[j + 1]), *pairs = exchanged
             columns[j], columns[j + 1] = [p for p, _ in pairs], [q for _, q in pairs]
+    for j in range(d - 1, 0, -1):
+        values[j - 1] = jnp.maximum(values[j - 1], values[j])
     gaps = tuple(values[0] - value for value in values[1:])
     rows = tuple(tuple(columns[j][i] for j in range(d)) for i in range(d))
     return Frame(rows, gaps, base + values[0])

@@ -86,7 +86,9 @@ def test_draws_fits_and_derivatives(values):
     x = Bingham(parameter).sample(jax.random.key(9), (20_000,))
     fitted, errors = Bingham.fit(x), Bingham(parameter).standard_errors(20_000)
     wide = np.asarray(x, float)
-    np.testing.assert_allclose(fitted.second_moment(), wide.T @ wide / 20_000, atol=1e-6)
+    # Eigenvalues have an error of 7e-7 of the largest, by which moments move at most as by the variance of a square.
+    error = 1e-6 + 7e-7 * np.ptp(values) * np.max(np.var(wide**2, 0))
+    np.testing.assert_allclose(fitted.second_moment(), wide.T @ wide / 20_000, atol=error)
     if values == (0, -2, -300):  # elsewhere, the largest eigenvalue is not smooth
         assert np.all(np.abs(fitted.parameter - parameter) <= 5 * errors)
 

@@ -163,3 +163,21 @@ def test_second_derivatives(dimension):
             step = 1e-4
             difference = (moment(matrix + step * moves) - moment(matrix - step * moves)) / (2 * step)
             np.testing.assert_allclose(found, difference, atol=3e-8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
+@pytest.mark.parametrize("dimension", [3, 4])
+def test_frames_at_equal_eigenvalues_do_not_depend_on_the_program(dimension, dtype):
+    """Programs for a batch and for one matrix round differently, which must not turn or exchange axes."""
+    rng, number = np.random.default_rng(0), 2_000
+    axes = np.linalg.qr(rng.normal(size=(number, dimension, dimension)))[0]
+    values = np.array([[0, 0, -5, -5], [0, -5, -5, -5], [0, 0, 0, -9], [7, 1e5, 1e5, 7]])[rng.integers(0, 4, number)]
+    with jax.enable_x64(dtype == "float64"):
+        matrix = jnp.asarray(np.einsum("nij,nj,nkj->nik", axes, values[:, :dimension], axes), dtype)
+        matrix = 0.5 * (matrix + jnp.swapaxes(matrix, -1, -2))
+
+        def stacked(matrix):
+            return jnp.stack([jnp.stack(row, -1) for row in frame_of(matrix).axes], -2)
+
+        batch, singly = jax.jit(stacked)(matrix), jax.jit(lambda x: jax.lax.map(stacked, x))(matrix)
+        assert np.max(np.abs(batch - singly)) < 64 * np.finfo(dtype).eps
