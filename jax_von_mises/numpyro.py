@@ -4,7 +4,7 @@ Each public class whose parameters are arrays has a class of the same name here.
 those methods that NumPyro knows. Draws are differentiable with respect to all parameters, so that every class can be
 used in a guide. `VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``, which adds `cdf`, `icdf`,
 `entropy` and `kl_divergence`, and allows a concentration of 0. `kl_divergence` also compares different distributions of
-one angle.
+one angle, and these with ``Uniform(-pi, pi)``. `OfDistribution` serves all other distributions, such as mixtures.
 
 This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -45,7 +46,7 @@ except ModuleNotFoundError as error:
         'jax_von_mises.numpyro needs NumPyro, which is not installed: pip install "jax_von_mises[numpyro]".'
     ) from error
 
-__all__ = []  # the classes, which are made below
+__all__ = ["OfDistribution"]  # and the classes that are made below
 
 # NumPyro's name for the values that each rule of `base.RULES` allows.
 CONSTRAINTS = {
@@ -172,7 +173,7 @@ class Members:
         This counts over the support, as NumPyro does. The class in `jax_von_mises` counts from loc - pi.
         """
         own, value = self._own(), arguments.parameter(f"{type(self).__name__}.cdf", "value", value)
-        dtype = arguments.float_dtype("cdf", None, [value, *own._parameters().values()])
+        dtype = arguments.float_dtype("cdf", None, [value, *jax.tree.leaves(own)])
         # The half precision numbers next to pi are too far from it to stand for the ends.
         value = clip(arguments.as_jax(value, arguments.compute_dtype(dtype)), -np.pi, np.pi)
         found = own.cdf(value, start=-np.pi)
@@ -182,6 +183,75 @@ class Members:
         """Return the angle in [-pi, pi] with probability `q` below it, the inverse of `cdf`; NaN for invalid `q`."""
         found: jax.Array = self._own().icdf(q, start=-np.pi)
         return found
+
+
+class OfDistribution(Members, Distribution):
+    """Any distribution of `jax_von_mises` for NumPyro models, such as a `Mixture` or a `CircularDistribution`.
+
+    Draws are reparameterised in all parameters, except for mixtures and skewed distributions, whose draws contain a
+    choice: use these as likelihoods. There are no constraints of parameters. For classes whose parameters are arrays,
+    the class of the same name in this module has them.
+
+    Parameters
+    ----------
+    distribution : distribution
+        The distribution, made of the model's values. Properties and methods such as `mean` and `cdf` exist if it has
+        the method.
+    validate_args : bool, optional
+        Warn about values outside the support, and return a density of 0 for them. The default is NumPyro's setting.
+
+    Raises
+    ------
+    TypeError
+        For what is no distribution of `jax_von_mises`.
+
+    Examples
+    --------
+    >>> import numpyro
+    >>> from jax_von_mises import SineSkewed, VonMises
+    >>> from jax_von_mises.numpyro import OfDistribution
+    >>> with numpyro.handlers.seed(rng_seed=0):
+    ...     angle = numpyro.sample("angle", OfDistribution(SineSkewed(VonMises(0.5, 4.0), 0.7)))
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("distribution",)
+
+    def __init__(self, distribution: base.Distribution, *, validate_args: bool | None = None) -> None:
+        if not isinstance(distribution, base.Distribution):
+            raise TypeError(
+                f"OfDistribution: distribution={arguments.safe_repr(distribution)} must be a distribution of "
+                "jax_von_mises, such as Mixture(...)."
+            )
+        self.distribution = distribution
+        super().__init__(distribution.batch_shape, distribution.event_shape, validate_args=validate_args)
+
+    def _own(self) -> Any:
+        return self.distribution
+
+    @property
+    def support(self) -> Any:
+        """The support of draws."""
+        own = self.distribution
+        if isinstance(own, base.OfAngles) and not own.event_shape:
+            return ANGLE.support
+        return (VECTOR if own._of_vectors() else ANGLES).support
+
+    @property
+    def has_rsample(self) -> bool:
+        """Whether draws are reparameterised in all parameters."""
+        return not self.distribution.CHOOSES
+
+    def sample(self, key: ArrayLike, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Return draws, those of the method of the distribution."""
+        draws: jax.Array = self.distribution.sample(key, sample_shape)
+        return draws
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Return the logarithm of the density."""
+        density: jax.Array = self.distribution.log_prob(value)
+        return density
 
 
 def with_parameters_of(distribution: Any, of: type[base.Parametric]) -> Any:
@@ -278,6 +348,22 @@ COMPARED += [(theirs, of) for _, of in COMPARED if (theirs := counterpart_of(of)
 for one, another in itertools.product(COMPARED, repeat=2):
     if issubclass(one[0], OfClass) or issubclass(another[0], OfClass):
         register_divergence(*one, *another)
+
+
+def register_divergence_from_uniform(p: Any) -> None:
+    """Register the divergence of NumPyro's uniform distribution from a class of one angle."""
+
+    @kl_divergence.register(p, distributions.Uniform)
+    def divergence_from_uniform(p: Any, q: Any) -> jax.Array:
+        """Return the mean of log(p / q) under `p`, in nats; inf if `q` does not reach from -pi to pi."""
+        entropy = p.entropy()
+        around = (q.low <= np.float32(-np.pi)) & (q.high >= np.float32(np.pi))
+        return jnp.where(around, jnp.log(q.high - q.low).astype(entropy.dtype) - entropy, jnp.inf)
+
+
+for made in (OfDistribution, *(cls for cls in MADE.values() if issubclass(cls.OF, base.OfAngles))):
+    if hasattr(made, "entropy"):
+        register_divergence_from_uniform(made)
 
 if TYPE_CHECKING:
 

@@ -61,6 +61,7 @@ class SineSkewed(OfDensity):
     distribution: OfAngles
     skewness: ArrayLike
     SYMMETRIC = False
+    CHOOSES = True
 
     def __init__(self, distribution: OfAngles, skewness: ArrayLike, *, validate_args: bool = False) -> None:
         if not of_one_angle(distribution):

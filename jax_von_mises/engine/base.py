@@ -114,6 +114,9 @@ class Distribution(ByValue):
     them have a mean, and with `CLUSTERING`, an `em.Clustering`, mixtures can be fitted.
     """
 
+    CHOOSES: ClassVar[bool] = False
+    """Whether a draw contains a choice, so that its derivatives are not all that its mean has."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         """List the arguments of the constructor when one is wrong."""
         super().__init_subclass__(**options)
@@ -235,6 +238,10 @@ class Distribution(ByValue):
         """Return the same distribution with axes of length 1 in front of its batch, so that it has `ndim` axes."""
         batch = self.batch_shape
         return self if len(batch) == ndim else self._broadcast_to((1,) * (ndim - len(batch)) + batch)
+
+    def _of_vectors(self) -> bool:
+        """Return whether draws are vectors, and not angles."""
+        return False
 
     def _check_other(self, method: str, other: object, kind: type["Distribution"]) -> None:
         """Raise TypeError if `other` is not of a `kind`."""
@@ -379,6 +386,9 @@ class Parametric(Distribution):
             return found
         # Parameters on which the result does not depend have further axes.
         return jax.tree.map(lambda x: jnp.broadcast_to(x, shape + x.shape[len(of_these) :]), found)
+
+    def _of_vectors(self) -> bool:
+        return of_vectors(type(self))
 
     def _broadcast_to(self, shape: tuple[int, ...]) -> Self:
         return self._mapped(lambda value: value, shape)

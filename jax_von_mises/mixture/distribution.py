@@ -86,6 +86,7 @@ class Mixture(OfDensity):
 
     logits: jax.Array
     components: Distribution
+    CHOOSES = True
 
     def __init__(
         self,
@@ -279,6 +280,9 @@ class Mixture(OfDensity):
         weights, half, within = em.promote_and_broadcast(self.probs, half, components.variance())
         terms = within + (1 - within) * (2 * half * half)
         return jnp.sum(weights * jnp.where(weights == 0, 0, terms), -1)
+
+    def _of_vectors(self) -> bool:
+        return self.components._of_vectors()
 
     def _unit_means(self) -> tuple[jax.Array, ...]:
         weights = self.probs

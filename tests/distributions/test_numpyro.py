@@ -26,10 +26,26 @@ from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 from numpyro.infer.reparam import CircularReparam  # noqa: E402
 from numpyro.infer.util import log_density as log_density_of  # noqa: E402
 
-from jax_von_mises import Bingham, Kent, rotations  # noqa: E402
+import jax_von_mises as jvm  # noqa: E402
+from jax_von_mises import (  # noqa: E402
+    Bingham,
+    CircularDistribution,
+    Kent,
+    Mixture,
+    ProjectedNormal,
+    SineSkewed,
+    Torus,
+    rotations,
+)
 from jax_von_mises import numpyro as module  # noqa: E402
 from jax_von_mises.engine import base  # noqa: E402
-from jax_von_mises.numpyro import SineBivariateVonMises, VonMises, VonMisesFisher, WrappedNormal  # noqa: E402
+from jax_von_mises.numpyro import (  # noqa: E402
+    OfDistribution,
+    SineBivariateVonMises,
+    VonMises,
+    VonMisesFisher,
+    WrappedNormal,
+)
 from tests import reference  # noqa: E402
 from tests.distributions.conformance.examples import EXAMPLES, VALUES, public_classes  # noqa: E402
 
@@ -39,7 +55,7 @@ LOCS = np.float32([0.0, 0.5, -3.1, math.pi, 7.0, -100.0])[:, None]
 CONCENTRATIONS = np.float32([0.0, 0.3, 2.0, 50.0])
 # Error of a float32 probability: that of the angle, 2^-21 for sums near 2 pi, times the largest density here, 2.8.
 PROBABILITY_ERROR = 1.5e-6
-CLASSES = [getattr(module, name) for name in module.__all__]
+CLASSES = [*module.MADE.values()]
 OF_ONE_ANGLE = [cls for cls in CLASSES if cls.support is constraints.circular and hasattr(cls.OF, "kl_divergence")]
 MARKS = {VonMises: (), VonMisesFisher: ()} | dict.fromkeys(OF_ONE_ANGLE[:1], more)
 each_class = pytest.mark.parametrize("cls", [pytest.param(cls, marks=MARKS.get(cls, slow)) for cls in CLASSES])
@@ -57,6 +73,10 @@ def parameters(cls, *elements):
 def circle(count=4096):
     """Return angles for the trapezoidal rule, which is exact to rounding for smooth functions on the circle."""
     return np.linspace(-np.pi, np.pi, count, endpoint=False)
+
+
+def tilted(x, a):
+    return a * jnp.cos(x)
 
 
 def log_density(x, loc, k):
@@ -88,7 +108,8 @@ def test_declarations():
 
 
 def test_each_class_has_one():
-    assert set(module.__all__) == {of.__name__ for of in public_classes()} == {cls.OF.__name__ for cls in CLASSES}
+    assert set(module.MADE) == {of.__name__ for of in public_classes()} == {cls.OF.__name__ for cls in CLASSES}
+    assert set(module.__all__) == {"OfDistribution", *module.MADE}
     # A new rule for parameters needs NumPyro's name for it.
     assert module.CONSTRAINTS.keys() == base.RULES.keys()
 
@@ -505,6 +526,59 @@ def test_bound_at_the_posterior_is_the_evidence(key):
     for i in range(3):
         loss = Trace_ELBO().loss(random.fold_in(key, i), exact, conjugate_model, guide, DATA)
         assert loss == pytest.approx(-log_evidence, abs=2e-5)
+
+
+# ------------------------------------------------------------------------------- distributions made of others
+
+OTHERS = {
+    "sine-skewed": (SineSkewed(jvm.VonMises(0.5, 4.0), 0.7), constraints.circular),
+    "any density": (CircularDistribution(tilted, 2.0), constraints.circular),
+    "mixture": (Mixture(probs=[0.3, 0.7], components=jvm.VonMises([0.0, 1.0], [2.0, 3.0])), constraints.circular),
+    "torus": (Torus(jvm.VonMises([0.0, 1.0], [2.0, 3.0])), constraints.independent(constraints.circular, 1)),
+    "mixture of points": (
+        Mixture(probs=[0.3, 0.7], components=Torus(jvm.VonMises([[0.0, 1.0], [2.0, 1.0]], 3.0))),
+        constraints.independent(constraints.circular, 1),
+    ),
+    "mixture of rotations": (
+        Mixture(probs=[0.3, 0.7], components=rotations.MatrixFisher(np.ones((2, 3, 3), np.float32))),
+        constraints.sphere,
+    ),
+    "directions": (ProjectedNormal(np.ones(3, np.float32)), constraints.sphere),
+}
+
+
+@pytest.mark.usefixtures("implicit_promotion")
+@pytest.mark.parametrize("name", [pytest.param(each, marks=() if each == "sine-skewed" else more) for each in OTHERS])
+def test_distributions_made_of_others(name, key):
+    own, support = OTHERS[name]
+    made = OfDistribution(own, validate_args=True)
+    assert (made.batch_shape, made.event_shape, made.support) == (own.batch_shape, own.event_shape, support)
+    assert made.has_rsample == (name in ("any density", "torus", "directions"))
+    x = made.sample(key, (3,))
+    np.testing.assert_array_equal(x, own.sample(key, (3,)))
+    np.testing.assert_allclose(jax.jit(lambda each: each.log_prob(x))(made), own.log_prob(x), atol=2e-6)
+    wide = made.expand((2,))
+    assert wide.log_prob(wide.sample(key)).shape == (2,)
+    if name in ("any density", "mixture"):
+        np.testing.assert_allclose(made.mean, own.mean())
+        np.testing.assert_allclose(made.icdf(made.cdf(x)), x, atol=1e-5)
+        np.testing.assert_allclose(made.cdf(np.float32([-np.pi, 4])), [0, 1], atol=2e-7)
+
+
+def test_what_is_no_distribution_is_refused():
+    for bad in (dist.Normal(), jvm.VonMises, 3.0):
+        with pytest.raises(TypeError, match=r"OfDistribution: distribution=.* must be a distribution of jax_von_mises"):
+            OfDistribution(bad)
+
+
+@pytest.mark.usefixtures("implicit_promotion")
+def test_divergence_of_the_uniform_distribution():
+    skewed = OfDistribution(SineSkewed(jvm.VonMises(0.5, 4.0), 0.7))
+    for made in (VonMises(0.5, 2.0), WrappedNormal(0.0, 0.5), skewed):
+        wanted = np.log(2 * np.pi) - float(made.entropy())
+        assert kl_divergence(made, dist.Uniform(-np.pi, np.pi)) == pytest.approx(wanted, abs=1e-6)
+        assert kl_divergence(made, dist.Uniform(-4.0, 4.0)) == pytest.approx(wanted + np.log(4 / np.pi), abs=1e-6)
+        assert kl_divergence(made, dist.Uniform(0.0, 2 * np.pi)) == np.inf
 
 
 # ----------------------------------------------------------------------------------- quadratic log densities
