@@ -33,14 +33,16 @@ def add_terms(
 
     A `loop` over the nodes compiles faster than one long sum, which is faster in a program that computes nothing else.
     In float64, more than `UNROLLED` terms always use a loop. Without it, the gradient of 100 float64 pairs would
-    compile in 30 s instead of 3 (JAX 0.10.2). For few elements, one array of all terms compiles in still less time.
+    compile in 30 s instead of 3 (JAX 0.10.2). For few elements, one array of all terms compiles in still less time. On a
+    GPU, a `loop` is such an array, too, which XLA never stores: one kernel computes and adds all terms.
     """
-    if loop and like.size <= AT_ONCE:
+
+    def at_once() -> tuple[jax.Array, ...]:
         rows = (np.reshape(np.asarray(x, like.dtype), (-1, *[1] * like.ndim)) for x in (nodes, weights))
         with jax.numpy_rank_promotion("allow"):
             return tuple(jnp.sum(x, 0) for x in term(*rows))
-    if loop or (like.dtype == jnp.float64 and len(nodes) > UNROLLED):
 
+    def in_loop() -> tuple[jax.Array, ...]:
         def add(totals: tuple[jax.Array, ...], at: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
             return tuple(map(jnp.add, totals, term(*at))), None
 
@@ -49,6 +51,14 @@ def add_terms(
         # pass halve the memory traffic.
         zeros = tuple(jnp.where(True, 0, x) for x in term(*(x[0] for x in columns)))
         return lax.scan(add, zeros, columns, unroll=2)[0]
+
+    if loop and like.size <= AT_ONCE:
+        return at_once()
+    if loop:
+        found: tuple[jax.Array, ...] = lax.platform_dependent(cuda=at_once, rocm=at_once, default=in_loop)
+        return found
+    if like.dtype == jnp.float64 and len(nodes) > UNROLLED:
+        return in_loop()
     terms = zip(*(term(node, weight) for node, weight in zip(nodes, weights, strict=True)), strict=True)
     return tuple(tree_sum(list(each)) for each in terms)
 

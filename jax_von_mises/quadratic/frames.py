@@ -82,6 +82,7 @@ def turn(
     return t, c, t * c, noise
 
 
+@jax.jit
 def jacobi_pass(state: State) -> State:
     """Turn the planes (0, 1) and (2, 3) of matrices and of the axes so far, and permute the axes."""
     elements, axes, noise = state
@@ -101,6 +102,22 @@ def jacobi_pass(state: State) -> State:
     return permuted, [[row[j] for j in NEXT] for row in turned], [noise[j] for j in NEXT]
 
 
+def passes(state: State, number: int) -> State:
+    """Return the state after a number of passes: in a loop, or on a GPU as one kernel."""
+
+    def in_loop(state: State) -> State:
+        found: State = lax.fori_loop(0, number, lambda _, state: jacobi_pass(state), state)
+        return found
+
+    def unrolled(state: State) -> State:
+        for _ in range(number):
+            state = jacobi_pass(state)
+        return state
+
+    found: State = lax.platform_dependent(state, cuda=unrolled, rocm=unrolled, default=in_loop)
+    return found
+
+
 def frame_of(matrix: jax.Array) -> Frame:
     """Return the frames of symmetric matrices, of shape batch + (d, d) with d = 3 or 4.
 
@@ -113,8 +130,7 @@ def frame_of(matrix: jax.Array) -> Frame:
     base = matrix[..., 0, 0]
     elements = [zero if max(i, j) >= d else matrix[..., i, j] - base if i == j else matrix[..., i, j] for i, j in UPPER]
     axes = [[zero + float(i == j) for j in range(4)] for i in range(d)]
-    state = elements, axes, [zero] * 4
-    elements, axes, noise = lax.fori_loop(0, PASSES[matrix.dtype.name], lambda _, state: jacobi_pass(state), state)
+    elements, axes, noise = passes((elements, axes, [zero] * 4), PASSES[matrix.dtype.name])
     values = [elements[UPPER.index((i, i))] for i in range(d)]
     columns = [[axes[i][j] for i in range(d)] for j in range(d)]
     # Sort by exchanges of neighbours.
