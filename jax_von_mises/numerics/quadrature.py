@@ -33,8 +33,8 @@ def add_terms(
 
     A `loop` over the nodes compiles faster than one long sum, which is faster in a program that computes nothing else.
     In float64, more than `UNROLLED` terms always use a loop. Without it, the gradient of 100 float64 pairs would
-    compile in 30 s instead of 3 (JAX 0.10.2). For few elements, one array of all terms compiles in still less time. On a
-    GPU, a `loop` is such an array, too, which XLA never stores: one kernel computes and adds all terms.
+    compile in 30 s instead of 3 (JAX 0.10.2). For few elements, one array of all terms compiles in still less time. A
+    GPU computes a `loop` as such an array, too, which XLA does not store: one kernel computes and adds all terms.
     """
 
     def at_once() -> tuple[jax.Array, ...]:
