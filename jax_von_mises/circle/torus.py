@@ -5,6 +5,7 @@ accuracy, derivatives and errors.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
+from jax_von_mises.engine.samples import WeightedSets
 from jax_von_mises.von_mises.clusters import Independent, number_of_angles
 from jax_von_mises.von_mises.distribution import VonMises
 
@@ -72,6 +74,28 @@ class Torus(Distribution):
         parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
         distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
     )
+
+    @classmethod
+    def fit(
+        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> "Torus":
+        """Fit the distribution by maximum likelihood, which is `VonMises.fit` of each angle separately.
+
+        Parameters
+        ----------
+        samples : array
+            Points, with their angles in radians along the last axis.
+        weights : array, optional
+            Number of times that each point was observed, 0 or more, also fractions; broadcasts to the shape of
+            `samples` without its last axis, or is one-dimensional along a single `axis`.
+        axis : int or tuple of ints, optional
+            Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index
+            separate data sets.
+        """
+        number_of_angles("Torus.fit", arguments.parameter("Torus.fit", "samples", samples))
+        sets = WeightedSets.of("Torus.fit", "point", samples, weights, axis, 1)
+        weights = None if sets.weights is None else arguments.as_jax(sets.weights)[..., None]
+        return cls(VonMises.fit(sets.samples, weights, sets.axes))
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -11,7 +11,10 @@ from scipy import optimize, special
 from jax_von_mises import (
     Cardioid,
     CircularDistribution,
+    ProjectedNormal,
     SineSkewed,
+    Torus,
+    TruncatedVonMises,
     VonMises,
     WrappedCauchy,
     WrappedNormal,
@@ -192,3 +195,72 @@ def test_fit_of_any_density_in_vmap(key):
     loc, log_k = fit(x).parameters
     np.testing.assert_allclose(loc, wanted.loc, rtol=1e-4)
     np.testing.assert_allclose(jnp.exp(log_k), wanted.concentration, rtol=1e-4)
+
+
+ARCS = [
+    (-1.0, 2.0, 0.5, 3.0),
+    (2.0, 4.0, 0.0, 5.0),
+    (-2.5, 2.5, 3.1, 20.0),
+    (0.0, 1.0, 0.5, 1e4),
+    (0.0, 2.0, -1.5, 200.0),
+]
+
+
+@pytest.mark.more
+def test_fit_on_arcs():
+    """The likelihood is that of the optimiser, with modes inside and outside of the arc."""
+    nodes, weights = np.polynomial.legendre.leggauss(2000)
+    for low, high, loc, k in ARCS:
+        with jax.enable_x64(True):
+            x = np.asarray(TruncatedVonMises(loc, k, low, high).sample(jax.random.key(1), (100,)))
+            found = TruncatedVonMises.fit(x, low, high)
+        angles = low + 0.5 * (high - low) * (nodes + 1)
+        centre = np.mean(x)
+
+        def log_density(p, x=x, angles=angles, centre=centre, width=high - low):
+            level = lambda x: p[1] * np.sin(x - centre) + p[0] * (np.cos(x - centre) - 1)  # noqa: E731
+            return level(x) - special.logsumexp(level(angles), b=0.5 * width * weights)
+
+        own = float(found.concentration) * np.array(
+            [np.cos(float(found.loc) - centre), np.sin(float(found.loc) - centre)]
+        )
+        wanted, most = best(log_density, [1.01 * own, k * np.array([np.cos(loc - centre), np.sin(loc - centre)])], None)
+        assert np.mean(log_density(own)) >= most - 1e-9
+        np.testing.assert_allclose(own, wanted, rtol=2e-3, atol=2e-3 * np.abs(wanted).max())
+        float32 = TruncatedVonMises.fit(np.float32(x), np.float32(low), np.float32(high))
+        np.testing.assert_allclose(float32.concentration, found.concentration, rtol=1e-2)
+
+
+def test_edges_on_arcs():
+    fit = TruncatedVonMises.fit
+    for x in ([0.5, 0.5], [0.0]):
+        one = fit(np.float32(x), 0.0, 1.0)
+        np.testing.assert_array_equal([one.loc, one.concentration], [x[0], np.inf])
+    assert fit(np.float32([0.0, 1.0]), 0.0, 1.0).concentration > 1e3
+    for x, low, high in (([0.5, 2.0], 0.0, 1.0), ([0.5, 0.6], 1.0, 0.0), ([], 0.0, 1.0)):
+        assert np.isnan(fit(np.float32(x), low, high).concentration)
+
+
+@pytest.mark.more
+def test_fit_of_projected_normal(key):
+    """The derivative vanishes at the estimate, along axes of sets with weights, in `jit` and in `vmap`."""
+    means = np.array([[1.0, 2.0, 0.0], [0.0, 0.1, 0.0], [30.0, 0.0, 40.0]])
+    with jax.enable_x64(True):
+        x = np.asarray(ProjectedNormal(means).sample(jax.random.key(1), (200,)))
+        weights = np.arange(200.0) % 3
+        found = ProjectedNormal.fit(x, weights, 0)
+        mean = lambda m: jnp.sum(jnp.asarray(weights)[:, None] * ProjectedNormal(m).log_prob(x))  # noqa: E731
+        np.testing.assert_allclose(jax.grad(mean)(found.concentration), 0, atol=1e-7)
+        assert np.all(mean(found.concentration) > mean(jnp.asarray(means)))
+    assert np.all(ProjectedNormal.fit(np.ones((4, 3), np.float32)).concentration > 1e2)
+
+
+def test_fit_of_torus(key):
+    """It is the fit of each angle, for sets along axes and with weights."""
+    x = np.asarray(Torus(VonMises([0.0, 1.0], [4.0, 9.0])).sample(key, (50, 3)))
+    weights = np.float32(np.arange(50) % 3)
+    found = Torus.fit(x, weights, axis=0).components
+    wanted = VonMises.fit(x, weights, axis=0)
+    np.testing.assert_allclose(found.loc, wanted.loc, rtol=1e-6)
+    np.testing.assert_allclose(found.concentration, wanted.concentration, rtol=1e-6)
+    assert Torus.fit(x).batch_shape == ()
