@@ -58,7 +58,7 @@ BAD = {
     "seconds": [*NOTHING, 1e10, -1.0, NAN, INF, True, np.zeros(2)],
     "path": [object(), 3, DEEP, HUGE, "a\0.npy", "\ud800.npy", "file:///tmp/a.npy"],
     "function": [3, "text", DEEP, HUGE],
-    "fit": [*NOTHING, 3, jvm.WrappedCauchy],
+    "fit": [*NOTHING, 3, Distribution],
     "iterable": [None, 3, HUGE],
     "name": [object(), None, -1, 2**64, NAN, b"bytes", DEEP, HUGE, "\ud800", "x\udcff" * 999],
     "axis": ["text", 1.5, 9, -9, (0, 0), NAN, DEEP, HUGE],

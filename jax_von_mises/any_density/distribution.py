@@ -460,7 +460,8 @@ class CircularDistribution(OfOneDensity):
         warn_of_degrees(caller, sets.samples)
         begin = [jnp.asarray(x, dtype) for x in given.values()]
         distribution = cls(log_density, *begin, nodes=nodes, wide=wide, points=points)
-        return fitted(distribution, sets.padded())
+        found: CircularDistribution = fitted(distribution, sets.padded())
+        return found
 
     @property
     def dtype(self) -> np.dtype:
@@ -781,7 +782,9 @@ def fitted(start: CircularDistribution, sets: WeightedSets) -> CircularDistribut
     numbers, of_numbers = ravel_pytree([x.astype(compute) for x in leaves[:count]])
 
     def log_density(numbers: jax.Array, x: jax.Array) -> jax.Array:
-        return log_prob(jax.tree.unflatten(structure, [*of_numbers(numbers), *leaves[count:]]), x, compute)
+        distribution = jax.tree.unflatten(structure, [*of_numbers(numbers), *leaves[count:]])
+        found: jax.Array = log_prob(distribution, x, compute)
+        return found
 
     found = of_numbers(maximised(log_density, numbers[None] + 0 * jnp.sum(share), share, x))
     result: CircularDistribution = jax.tree.unflatten(structure, [*(x.astype(dtype) for x in found), *leaves[count:]])

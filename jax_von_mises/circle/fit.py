@@ -7,8 +7,9 @@ distribution, and a sine makes a bound a maximum like any other.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jax_von_mises.circle import named
 from jax_von_mises.engine.likelihood import maximised
 from jax_von_mises.engine.samples import WeightedSets, warn_of_degrees
 from jax_von_mises.numerics.circle import deviation, less_turns, reduce_turns, wrap
+from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.von_mises import bessel, density
 from jax_von_mises.von_mises.fitting import of_both
 
@@ -42,6 +44,61 @@ class Shape(NamedTuple):
     """The number t for data with a finite concentration of the von Mises distribution."""
     equal: float
     """The parameter for equal angles."""
+    errors: Callable[[jax.Array], Any] | None
+    """The standard errors of both estimates from one angle, for a parameter; `VonMises` has its own."""
+
+
+class OfLength(NamedTuple):
+    """A standard error for each parameter of a wrapped Cauchy or cardioid distribution."""
+
+    loc: jax.Array
+    """In radians."""
+    rho: jax.Array
+
+
+class OfScale(NamedTuple):
+    """A standard error for each parameter of a wrapped normal distribution, in radians."""
+
+    loc: jax.Array
+    scale: jax.Array
+
+
+def cauchy_errors(rho: jax.Array) -> OfLength:
+    """Return the standard errors from one angle, with the information 2 rho^2 / (1 - rho^2)^2 and 2 / (1 - rho^2)^2."""
+    rho = named.valid_length(rho, 1)
+    spread = (1 - rho) * (1 + rho) / math.sqrt(2)
+    return OfLength(spread / rho, spread)
+
+
+def cardioid_errors(rho: jax.Array) -> OfLength:
+    """Return the standard errors from one angle, with the information 1 - s and 4 / (s + s^2), s^2 = 1 - 4 rho^2."""
+    rho = named.valid_length(rho, 0.5)
+    s = jnp.sqrt((1 - 2 * rho) * (1 + 2 * rho))
+    return OfLength(0.5 * jnp.sqrt(1 + s) / rho, 0.5 * jnp.sqrt(s * (1 + s)))
+
+
+def normal_errors(scale: jax.Array) -> OfScale:
+    """Return the standard errors from one angle, by the trapezoidal rule, which is exact to rounding."""
+    scale = nan_unless(scale, scale >= 0)
+    count = 2 * named.ENTROPY_ANGLES
+    shape = (*scale.shape, count)
+    x = jnp.broadcast_to(jnp.asarray((np.arange(count) + 0.5) * (2 * np.pi / count) - np.pi, scale.dtype), shape)
+    wide = jnp.broadcast_to(jnp.maximum(scale, named.ENTROPY_SWITCH)[..., None], shape)
+    logs, slopes = jax.vjp(named.compact_normal_log_density, x, wide)
+    weights = jnp.exp(logs) * (2 * np.pi / count)
+    information = [jnp.sum(weights * slope * slope, -1) for slope in slopes(jnp.ones_like(logs))]
+    narrow = scale < named.ENTROPY_SWITCH
+    along, across = (
+        jnp.where(narrow, scale / math.sqrt(n), lax.rsqrt(each)) for n, each in zip((1, 2), information, strict=True)
+    )
+    return OfScale(along, across)
+
+
+def errors_of(shape: Shape, size: jax.Array, parameter: jax.Array) -> Any:
+    """Return the standard errors of both estimates from `size` angles."""
+    assert shape.errors is not None
+    root = lax.rsqrt(nan_unless(jnp.abs(size), size >= 0))
+    return jax.tree.map(lambda error: root * error, shape.errors(parameter))
 
 
 def start_of_length(k: jax.Array) -> jax.Array:
@@ -55,15 +112,18 @@ def scale_of(t: jax.Array) -> jax.Array:
     return jnp.sqrt(2 * jnp.log1p(2 / jnp.expm1(2 * jnp.maximum(t, 1e-7))))
 
 
-WRAPPED_CAUCHY = Shape(jnp.tanh, named.cauchy_log_density_of_atanh, start_of_length, 1.0)
+WRAPPED_CAUCHY = Shape(jnp.tanh, named.cauchy_log_density_of_atanh, start_of_length, 1.0, cauchy_errors)
 CARDIOID = Shape(
     lambda t: 0.5 * jnp.abs(jnp.sin(t)),
     lambda x, t: named.cardioid_log_density(x, 0.5 * jnp.sin(t)),
     lambda k: jnp.arcsin(jnp.minimum(2 * bessel.ratio(k), 0.9)),
     0.5,
+    cardioid_errors,
 )
-WRAPPED_NORMAL = Shape(scale_of, lambda x, t: named.compact_normal_log_density(x, scale_of(t)), start_of_length, 0.0)
-VON_MISES = Shape(jnp.sinh, lambda x, t: density.log_density(x, jnp.sinh(t)), jnp.arcsinh, np.inf)
+WRAPPED_NORMAL = Shape(
+    scale_of, lambda x, t: named.compact_normal_log_density(x, scale_of(t)), start_of_length, 0.0, normal_errors
+)
+VON_MISES = Shape(jnp.sinh, lambda x, t: density.log_density(x, jnp.sinh(t)), jnp.arcsinh, np.inf, None)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

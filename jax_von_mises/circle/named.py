@@ -239,16 +239,17 @@ def compact_normal_log_density(x: jax.Array, scale: jax.Array) -> jax.Array:
 
     The relative error of the density is below 1e-11, besides rounding; it is largest near a scale of `SCORE_SWITCH`.
     """
+    x, scale = (each[None] for each in jnp.broadcast_arrays(x, scale))
     narrow = scale < SCORE_SWITCH
     small, wide = jnp.where(narrow, scale, SCORE_SWITCH), jnp.where(narrow, SCORE_SWITCH, scale)
-    turns = (2 * np.pi * jnp.arange(-2, 3, dtype=x.dtype)).reshape(-1, *[1] * x.ndim)
-    relative = -(x[None] + 0.5 * turns) * (turns / small) / small
-    # Without a rise of the exponents beyond 0, which x in [-pi, pi] has not.
-    sums = jnp.sum(jnp.exp(relative), 0)
+    turns = (2 * np.pi * jnp.arange(-2, 3, dtype=x.dtype)).reshape(-1, *[1] * (x.ndim - 1))
+    relative = -(x + 0.5 * turns) * (turns / small) / small
+    # No exponent is above 0 by more than rounding.
+    sums = jnp.sum(jnp.exp(relative), 0, keepdims=True)
     direct = jnp.log(sums) - 0.5 * jnp.square(x / small) - jnp.log(small * math.sqrt(2 * np.pi))
-    k = jnp.arange(1, TERMS + 1, dtype=x.dtype).reshape(-1, *[1] * x.ndim)
-    waves = jnp.sum(jnp.exp(-0.5 * jnp.square(k * wide)) * jnp.cos(k * x[None]), 0)
-    return jnp.where(narrow, direct, jnp.log1p(2 * waves) - math.log(2 * np.pi))
+    k = jnp.arange(1, TERMS + 1, dtype=x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+    waves = jnp.sum(jnp.exp(-0.5 * jnp.square(k * wide)) * jnp.cos(k * x), 0, keepdims=True)
+    return jnp.where(narrow, direct, jnp.log1p(2 * waves) - math.log(2 * np.pi))[0]
 
 
 def normal_score(x: jax.Array, scale: jax.Array) -> jax.Array:

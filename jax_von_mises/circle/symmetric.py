@@ -13,6 +13,7 @@ from jax_von_mises import arguments
 from jax_von_mises.any_density.distribution import OfDensity
 from jax_von_mises.circle import fit, named
 from jax_von_mises.circle import symmetric_draw as families
+from jax_von_mises.circle.fit import OfLength, OfScale
 from jax_von_mises.engine.base import OfAngles, Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.numerics import symmetric
@@ -62,6 +63,24 @@ class Symmetric(Parametric, OfDensity):
         up to the next power of two.
         """
         return cls(*fit.fit_angles(cls.__name__, cls.SHAPE, samples, weights, axis))
+
+    def standard_errors(self, size: ArrayLike) -> OfLength | OfScale:
+        """Return the standard errors of the estimates of `fit` from `size` angles, by the Fisher information.
+
+        The two estimates are asymptotically independent. The error of `loc` is inf for the uniform distribution. At a
+        bound (`rho` of 1, or 1/2 for `Cardioid`, or a `scale` of 0) the other error is 0, and means nothing. NaN for a
+        negative `size`. The relative error is at most 1e-5 (float32) or 1e-12 (float64), for a `scale` up to 9.
+
+        Parameters
+        ----------
+        size : float or array
+            Number of angles, or the sum of their weights; broadcasts with the batch.
+        """
+        names = (self.PARAMETERS[1].name,)
+        found: OfLength | OfScale = self._compute(
+            "standard_errors", fit.errors_of, names, (self.SHAPE,), {"size": size}
+        )
+        return found
 
     @property
     def event_shape(self) -> tuple[int, ...]:

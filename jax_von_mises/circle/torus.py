@@ -22,6 +22,7 @@ from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import WeightedSets
 from jax_von_mises.von_mises.clusters import Independent, number_of_angles
 from jax_von_mises.von_mises.distribution import VonMises
+from jax_von_mises.von_mises.fitting import Estimate
 
 
 def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[int, ...], int]:
@@ -96,6 +97,14 @@ class Torus(Distribution):
         sets = WeightedSets.of("Torus.fit", "point", samples, weights, axis, 1)
         weights = None if sets.weights is None else arguments.as_jax(sets.weights)[..., None]
         return cls(VonMises.fit(sets.samples, weights, sets.axes))
+
+    def standard_errors(self, size: ArrayLike) -> Estimate:
+        """Return the standard errors of `loc` and `concentration` of each angle from `size` points.
+
+        See `VonMises.standard_errors`; `size` broadcasts with the batch.
+        """
+        size = arguments.parameter("Torus.standard_errors", "size", size)
+        return self._angles().standard_errors(arguments.as_jax(size)[..., None])
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -59,11 +59,15 @@ def maximised(log_density: LogDensity, starts: jax.Array, share: jax.Array, *giv
 
 def highest(function: Callable[[jax.Array], jax.Array], starts: jax.Array) -> jax.Array:
     """Return the numbers, reached from any of `starts` of shape (starts, count), at which a function is largest."""
-    ends = jax.vmap(lambda start: lax.fori_loop(0, STEPS, lambda _, at: uphill(function, at), start))(starts)
-    if len(starts) == 1:
-        return ends[0]
+
+    def end(start: jax.Array) -> jax.Array:
+        found: jax.Array = lax.fori_loop(0, STEPS, lambda _, at: uphill(function, at), start)
+        return found
+
+    ends = jax.vmap(end)(starts)
     values = jax.vmap(function)(ends)
-    return ends[jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))]
+    best: jax.Array = ends[jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))]
+    return best
 
 
 def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> jax.Array:

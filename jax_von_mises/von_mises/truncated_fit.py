@@ -50,9 +50,11 @@ def rule(low: jax.Array, high: jax.Array, spread: jax.Array) -> tuple[jax.Array,
     low, high = low[..., None], high[..., None]
     edges = jnp.concatenate([-steps, 0 * low, steps, low + steps, high - steps, low, high], -1)
     edges = jnp.sort(jnp.clip(edges, low, high), -1)
-    nodes, weights = quadrature.gauss_legendre(NODES[low.dtype.name])
+    shape = (1,) * low.ndim + (-1,)
+    nodes, weights = (
+        jnp.asarray(each, low.dtype).reshape(shape) for each in quadrature.gauss_legendre(NODES[low.dtype.name])
+    )
     start, length = edges[..., :-1, None], jnp.diff(edges)[..., None]
-    nodes, weights = (jnp.asarray(each, low.dtype).reshape((1,) * low.ndim + (-1,)) for each in (nodes, weights))
     shape = (*low.shape[:-1], -1)
     logs = jnp.log(jnp.maximum(length * weights, float(jnp.finfo(low.dtype).tiny)))
     return (start + length * nodes).reshape(shape), logs.reshape(shape)

@@ -264,3 +264,26 @@ def test_fit_of_torus(key):
     np.testing.assert_allclose(found.loc, wanted.loc, rtol=1e-6)
     np.testing.assert_allclose(found.concentration, wanted.concentration, rtol=1e-6)
     assert Torus.fit(x).batch_shape == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(WrappedCauchy, 0.6), (Cardioid, 0.3), *more((WrappedNormal, 0.2), (WrappedNormal, 0.9))]
+)
+def test_standard_errors(kind, shape):
+    """They come from the mean of the squared derivatives of the log density."""
+    log_density = CLASSES[kind][0]
+    x, step = np.arange(20_000) * (TURN / 20_000) - np.pi + 1e-4, 1e-5
+    weights = np.exp(log_density(x, shape)) / 20_000 * TURN
+    along = (log_density(x + step, shape) - log_density(x - step, shape)) / (2 * step)
+    across = (log_density(x, shape + step) - log_density(x, shape - step)) / (2 * step)
+    wanted = [1 / np.sqrt(10 * np.sum(weights * each**2)) for each in (along, across)]
+    np.testing.assert_allclose(kind(0.3, np.float32(shape)).standard_errors(10), wanted, rtol=1e-4)
+
+
+def test_edges_of_standard_errors():
+    found = Cardioid(0.0, np.float32([0.0, 0.5])).standard_errors(np.float32([[3.0], [-1.0]]))
+    np.testing.assert_array_equal(np.isinf(found.loc), [[True, False], [False, False]])
+    np.testing.assert_array_equal(found.rho[0, 1], 0)
+    assert np.isnan(found.rho[1]).all()
+    components = VonMises(np.float32([0.0, 1.0]), np.float32([2.0, 3.0]))
+    np.testing.assert_array_equal(Torus(components).standard_errors(5).loc, components.standard_errors(5).loc)
