@@ -58,7 +58,7 @@ BAD = {
     "seconds": [*NOTHING, 1e10, -1.0, NAN, INF, True, np.zeros(2)],
     "path": [object(), 3, DEEP, HUGE, "a\0.npy", "\ud800.npy", "file:///tmp/a.npy"],
     "function": [3, "text", DEEP, HUGE],
-    "fit": [*NOTHING, 3, jvm.WrappedCauchy],
+    "fit": [*NOTHING, 3, Distribution],
     "iterable": [None, 3, HUGE],
     "name": [object(), None, -1, 2**64, NAN, b"bytes", DEEP, HUGE, "\ud800", "x\udcff" * 999],
     "axis": ["text", 1.5, 9, -9, (0, 0), NAN, DEEP, HUGE],
@@ -172,6 +172,34 @@ FUNCTIONS = {
             jvm.Kent.fit,
             {"samples": np.eye(3, dtype=np.float32)},
             {"samples": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        **{
+            f"{cls.__name__}.fit": Refusal(cls.fit, {"samples": samples}, kinds)
+            for cls, samples in (
+                *((cls, np.arange(3, dtype=np.float32)) for cls in (jvm.WrappedCauchy, jvm.Cardioid)),
+                (jvm.WrappedNormal, np.arange(3, dtype=np.float32)),
+                *((cls, np.eye(3, dtype=np.float32)) for cls in (jvm.ProjectedNormal, jvm.Torus)),
+            )
+            for kinds in ({"samples": "numbers", "weights": "numbers", "axis": "axis"},)
+        },
+        "TruncatedVonMises.fit": Refusal(
+            jvm.TruncatedVonMises.fit,
+            {"samples": np.ones(3, np.float32), "low": 0.0, "high": 2.0},
+            {"samples": "numbers", "low": "numbers", "high": "numbers", "weights": "numbers", "axis": "axis"},
+        ),
+        "SineSkewed.fit": Refusal(
+            jvm.SineSkewed.fit,
+            {"samples": np.arange(3, dtype=np.float32), "distribution": jvm.VonMises},
+            {"samples": "numbers", "distribution": "distribution", "weights": "numbers", "axis": "axis"},
+        ),
+        "CircularDistribution.fit": Refusal(
+            jvm.CircularDistribution.fit,
+            {"log_density": COSINE, "samples": np.arange(3, dtype=np.float32), "start": [1.0]},
+            {
+                **{"log_density": "function", "samples": "numbers", "start": "iterable", "weights": "numbers"},
+                **{"nodes": "count", "wide": "flag", "points": "vector"},
+            },
+            "CircularDistribution",
         ),
         "MatrixFisher.fit": Refusal(
             rotations.MatrixFisher.fit,

@@ -7,22 +7,24 @@ import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.any_density import evaluation, panels, quantiles
 from jax_von_mises.any_density.draw import DENSITY
 from jax_von_mises.engine.base import Distribution, OfAngles, of_one_angle
+from jax_von_mises.engine.likelihood import maximised
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
-from jax_von_mises.engine.samples import depth_of_caller
+from jax_von_mises.engine.samples import WeightedSets, depth_of_caller, warn_of_degrees
 from jax_von_mises.numerics.circle import deviation, largest_angle, reduce_turns, with_derivative_of
 from jax_von_mises.numerics.elementary import clip, nan_unless
 
@@ -392,6 +394,75 @@ class CircularDistribution(OfOneDensity):
         if validate_args and not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(self)):
             check_density(self)
 
+    @classmethod
+    def fit(
+        cls,
+        log_density: Callable[..., jax.Array],
+        samples: ArrayLike,
+        start: Sequence[ArrayLike],
+        weights: ArrayLike | None = None,
+        *,
+        nodes: int = 2048,
+        wide: bool = True,
+        points: ArrayLike | None = None,
+    ) -> "CircularDistribution":
+        """Fit the parameters of a density by maximum likelihood, with derivatives of the density by JAX.
+
+        Parameters
+        ----------
+        log_density : callable
+            As in the constructor, with second derivatives with respect to the parameters. Every parameter may take any
+            real value: write a positive one as an exponential, and a bounded one as a sine.
+        samples : array
+            Angles in radians, all of one data set; see the notes for several sets.
+        start : sequence of floats or arrays
+            A value for each parameter, with which to begin. The result is uphill of it.
+        weights : array, optional
+            Number of times that each angle was observed, 0 or more, also fractions; broadcasts to `samples`.
+        nodes, wide, points : optional
+            As in the constructor.
+
+        Returns
+        -------
+        CircularDistribution
+            With the estimates as parameters, of the shapes of `start`. The method is Newton's with absolute curvatures
+            and 32 steps, none of which decreases the likelihood by more than rounding. Where the likelihood has its
+            maximum near the start, each estimate has an error of at most 1e-3 (float32) or 1e-6 (float64) of its
+            standard error for one angle. Where the likelihood rises without bound, or does not depend on a parameter,
+            the parameter is where the steps end. NaN without angles, without positive weights, for a negative weight,
+            an angle that is not finite, and a start at which the likelihood is not finite.
+
+        Notes
+        -----
+        It works inside `jit` and `vmap`, which fits several data sets or from several starts. The parameters then have
+        another axis. Outside of transformations, one compiled program serves all numbers of angles up to the next power
+        of two.
+
+        Examples
+        --------
+        >>> import jax, jax.numpy as jnp
+        >>> from jax_von_mises import CircularDistribution
+        >>> def two_modes(x, loc, log_concentration):
+        ...     return jnp.exp(log_concentration) * jnp.cos(2 * (x - loc))
+        >>> x = CircularDistribution(two_modes, 0.5, 1.0).sample(jax.random.key(0), (100_000,))
+        >>> found = CircularDistribution.fit(two_modes, x, start=(0.0, 0.0))
+        >>> [round(float(each), 1) for each in found.parameters]
+        [0.5, 1.0]
+        """
+        caller = "CircularDistribution.fit"
+        if not isinstance(start, list | tuple):
+            raise TypeError(
+                f"{caller}: start={arguments.safe_repr(start)} must be a list or tuple with a value for each parameter."
+            )
+        given = {f"start[{i}]": arguments.parameter(caller, f"start[{i}]", x) for i, x in enumerate(start)}
+        sets = WeightedSets.of(caller, "angle", samples, weights, None)
+        dtype = arguments.float_dtype(caller, None, [sets.samples, *given.values()])
+        warn_of_degrees(caller, sets.samples)
+        begin = [jnp.asarray(x, dtype) for x in given.values()]
+        distribution = cls(log_density, *begin, nodes=nodes, wide=wide, points=points)
+        found: CircularDistribution = fitted(distribution, sets.padded())
+        return found
+
     @property
     def dtype(self) -> np.dtype:
         """The float dtype of samples and densities."""
@@ -698,6 +769,26 @@ def log_prob(distribution: Density, value: ArrayLike, dtype: np.dtype) -> jax.Ar
         fall = levels - lax.convert_element_type(divided.shift, levels.dtype)
         levels = lax.convert_element_type(fall, compute)
     return (levels.reshape(x.shape) - jnp.log(divided.total)).astype(dtype)
+
+
+@jax.jit
+def fitted(start: CircularDistribution, sets: WeightedSets) -> CircularDistribution:
+    """Return the distribution with the largest likelihood, reached from `start`."""
+    dtype, compute = dtypes_of(start)
+    x, share = sets.rows()
+    x, share = x.astype(compute), jnp.broadcast_to(share, x.shape).astype(compute)
+    leaves, structure = jax.tree.flatten(start)
+    count = len(start.parameters)
+    numbers, of_numbers = ravel_pytree([x.astype(compute) for x in leaves[:count]])
+
+    def log_density(numbers: jax.Array, x: jax.Array) -> jax.Array:
+        distribution = jax.tree.unflatten(structure, [*of_numbers(numbers), *leaves[count:]])
+        found: jax.Array = log_prob(distribution, x, compute)
+        return found
+
+    found = of_numbers(maximised(log_density, numbers[None] + 0 * jnp.sum(share), share, x))
+    result: CircularDistribution = jax.tree.unflatten(structure, [*(x.astype(dtype) for x in found), *leaves[count:]])
+    return result
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "upper"))

@@ -59,6 +59,13 @@ def cauchy_log_density(x: jax.Array, rho: jax.Array) -> jax.Array:
     return jnp.where(across == 0, jnp.inf, jnp.log1p(-rho) + jnp.log1p(rho) - jnp.log(2 * np.pi * across))
 
 
+def cauchy_log_density_of_atanh(x: jax.Array, t: jax.Array) -> jax.Array:
+    """Return the logarithm of the wrapped Cauchy density with rho = tanh(t), also where 1 - rho underflows in rho."""
+    gap = 2 / (jnp.exp(2 * t) + 1)
+    across = gap * gap + 4 * (1 - gap) * jnp.square(jnp.sin(0.5 * x))
+    return jnp.log(gap) + jnp.log(2 - gap) - jnp.log(2 * np.pi * across)
+
+
 def cauchy_lower_tail(x: jax.Array, rho: jax.Array, lost: ArrayLike = 0.0) -> jax.Array:
     """Return the probability of an angle below `x` + `lost`, where x in [-pi, pi] is rounded by `lost`.
 
@@ -225,6 +232,24 @@ def normal_log_density(x: jax.Array, scale: jax.Array) -> jax.Array:
     series = sum(rho ** (k * k) * jnp.cos(k * x) for k in range(1, TERMS + 1))
     value = jnp.where(narrow, direct, jnp.log1p(2 * series) - math.log(2 * np.pi))
     return jnp.where(scale == 0, jnp.where(x == 0, jnp.inf, -jnp.inf), value)
+
+
+def compact_normal_log_density(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return `normal_log_density` by fewer operations, so that its second derivatives compile faster.
+
+    The relative error of the density is below 1e-11, besides rounding; it is largest near a scale of `SCORE_SWITCH`.
+    """
+    x, scale = (each[None] for each in jnp.broadcast_arrays(x, scale))
+    narrow = scale < SCORE_SWITCH
+    small, wide = jnp.where(narrow, scale, SCORE_SWITCH), jnp.where(narrow, SCORE_SWITCH, scale)
+    turns = (2 * np.pi * jnp.arange(-2, 3, dtype=x.dtype)).reshape(-1, *[1] * (x.ndim - 1))
+    relative = -(x + 0.5 * turns) * (turns / small) / small
+    # No exponent is above 0 by more than rounding.
+    sums = jnp.sum(jnp.exp(relative), 0, keepdims=True)
+    direct = jnp.log(sums) - 0.5 * jnp.square(x / small) - jnp.log(small * math.sqrt(2 * np.pi))
+    k = jnp.arange(1, TERMS + 1, dtype=x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+    waves = jnp.sum(jnp.exp(-0.5 * jnp.square(k * wide)) * jnp.cos(k * x), 0, keepdims=True)
+    return jnp.where(narrow, direct, jnp.log1p(2 * waves) - math.log(2 * np.pi))[0]
 
 
 def normal_score(x: jax.Array, scale: jax.Array) -> jax.Array:

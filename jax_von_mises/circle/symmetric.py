@@ -1,7 +1,8 @@
 """Define `WrappedCauchy`, `Cardioid` and `WrappedNormal`, distributions of an angle that are symmetric about `loc`."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.any_density.distribution import OfDensity
-from jax_von_mises.circle import named
+from jax_von_mises.circle import fit, named
 from jax_von_mises.circle import symmetric_draw as families
+from jax_von_mises.circle.fit import OfLength, OfScale
 from jax_von_mises.engine.base import OfAngles, Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.numerics import symmetric
@@ -24,6 +26,61 @@ class Symmetric(Parametric, OfDensity):
 
     LAW: ClassVar[symmetric.Law]
     TAILS: ClassVar[symmetric.Tails]
+    SHAPE: ClassVar[fit.Shape]
+
+    @classmethod
+    def fit(cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None) -> Self:
+        """Fit the distribution by maximum likelihood.
+
+        Parameters
+        ----------
+        samples : array
+            Angles in radians.
+        weights : array, optional
+            Number of times that each angle was observed, 0 or more, also fractions; broadcasts to `samples`, or is
+            one-dimensional along a single `axis`.
+        axis : int or tuple of ints, optional
+            Axes to estimate over; all by default. The other axes index separate data sets.
+
+        Returns
+        -------
+        distribution
+            Its `loc` is in [-pi, pi). Each estimate has an error of at most 1e-3 (float32) or 1e-6 (float64) of its
+            standard error for one angle, besides the effect of the rounding of angles. Equal angles give the most
+            concentrated distribution of the class. NaN without angles, without positive weights, for a negative weight,
+            and for an angle that is not finite or beyond 2^24 rad (2^53 in float64).
+
+            - `WrappedCauchy`: `rho` is 1, up to rounding, where more than half of the angles are equal. For two angles
+              the likelihood is largest on a curve, and the result is its point halfway between them.
+            - `Cardioid`: `rho` is 1/2 where the likelihood rises up to there.
+            - `WrappedNormal`: for widely spread angles the likelihood may have several maxima; this is the one
+              that lies uphill of the mean direction and length. Evenly spread angles give a `scale` above 3, which
+              then has no more meaning than `loc`.
+
+        Notes
+        -----
+        It works inside `jit` and `vmap`. Outside of transformations, one compiled program serves all numbers of angles
+        up to the next power of two.
+        """
+        return cls(*fit.fit_angles(cls.__name__, cls.SHAPE, samples, weights, axis))
+
+    def standard_errors(self, size: ArrayLike) -> OfLength | OfScale:
+        """Return the standard errors of the estimates of `fit` from `size` angles, by the Fisher information.
+
+        The two estimates are asymptotically independent. The error of `loc` is inf for the uniform distribution. At a
+        bound (`rho` of 1, or 1/2 for `Cardioid`, or a `scale` of 0) the other error is 0, and means nothing. NaN for a
+        negative `size`. The relative error is at most 1e-5 (float32) or 1e-12 (float64), for a `scale` up to 9.
+
+        Parameters
+        ----------
+        size : float or array
+            Number of angles, or the sum of their weights; broadcasts with the batch.
+        """
+        names = (self.PARAMETERS[1].name,)
+        found: OfLength | OfScale = self._compute(
+            "standard_errors", fit.errors_of, names, (self.SHAPE,), {"size": size}
+        )
+        return found
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -149,6 +206,7 @@ class WrappedCauchy(Symmetric):
     LAW = symmetric.Law(named.cauchy_log_density, named.cauchy_length, named.cauchy_divergence)
     TAILS = symmetric.Tails(named.cauchy_lower_tail, named.cauchy_quantile, point=1.0)
     FAMILY = families.WRAPPED_CAUCHY
+    SHAPE = fit.WRAPPED_CAUCHY
     PARAMETERS = (Parameter("loc", "angle"), Parameter("rho", "length"))
 
     def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool = False) -> None:
@@ -188,6 +246,7 @@ class Cardioid(Symmetric):
     LAW = symmetric.Law(named.cardioid_log_density, named.cardioid_length, named.cardioid_divergence)
     TAILS = symmetric.Tails(named.cardioid_lower_tail, named.cardioid_quantile)
     FAMILY = families.CARDIOID
+    SHAPE = fit.CARDIOID
     PARAMETERS = (Parameter("loc", "angle"), Parameter("rho", "half length"))
 
     def __init__(self, loc: ArrayLike, rho: ArrayLike, *, validate_args: bool = False) -> None:
@@ -230,6 +289,7 @@ class WrappedNormal(Symmetric):
     LAW = symmetric.Law(named.normal_log_density, named.normal_length)
     TAILS = symmetric.Tails(named.wrapped_normal_lower_tail, named.distance_of_normal, point=0.0)
     FAMILY = families.WRAPPED_NORMAL
+    SHAPE = fit.WRAPPED_NORMAL
     PARAMETERS = (Parameter("loc", "angle"), Parameter("scale", "nonnegative"))
 
     def __init__(self, loc: ArrayLike, scale: ArrayLike, *, validate_args: bool = False) -> None:

@@ -5,6 +5,7 @@ accuracy, derivatives and errors.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,8 +19,10 @@ from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
+from jax_von_mises.engine.samples import WeightedSets
 from jax_von_mises.von_mises.clusters import Independent, number_of_angles
 from jax_von_mises.von_mises.distribution import VonMises
+from jax_von_mises.von_mises.fitting import Estimate
 
 
 def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[int, ...], int]:
@@ -72,6 +75,36 @@ class Torus(Distribution):
         parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
         distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
     )
+
+    @classmethod
+    def fit(
+        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> "Torus":
+        """Fit the distribution by maximum likelihood, which is `VonMises.fit` of each angle separately.
+
+        Parameters
+        ----------
+        samples : array
+            Points, with their angles in radians along the last axis.
+        weights : array, optional
+            Number of times that each point was observed, 0 or more, also fractions; broadcasts to the shape of
+            `samples` without its last axis, or is one-dimensional along a single `axis`.
+        axis : int or tuple of ints, optional
+            Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index
+            separate data sets.
+        """
+        number_of_angles("Torus.fit", arguments.parameter("Torus.fit", "samples", samples))
+        sets = WeightedSets.of("Torus.fit", "point", samples, weights, axis, 1)
+        weights = None if sets.weights is None else arguments.as_jax(sets.weights)[..., None]
+        return cls(VonMises.fit(sets.samples, weights, sets.axes))
+
+    def standard_errors(self, size: ArrayLike) -> Estimate:
+        """Return the standard errors of `loc` and `concentration` of each angle from `size` points.
+
+        See `VonMises.standard_errors`; `size` broadcasts with the batch.
+        """
+        size = arguments.parameter("Torus.standard_errors", "size", size)
+        return self._angles().standard_errors(arguments.as_jax(size)[..., None])
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ The integrand is log-concave. With its mode m, n = d - 1 and u = r - m, its loga
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,11 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.engine import tails
 from jax_von_mises.engine.base import Parameter, Parametric
+from jax_von_mises.engine.likelihood import maximised
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
+from jax_von_mises.engine.samples import WeightedSets, total
 from jax_von_mises.numerics import normal, quadrature
 from jax_von_mises.sphere.vectors import direction_of
 
@@ -71,6 +74,22 @@ def log_density(value: jax.Array, mean: jax.Array) -> jax.Array:
     across = mean - t[..., None] * value
     d = mean.shape[-1]
     return log_radial(t, d - 1) - 0.5 * jnp.sum(across * across, -1) - 0.5 * d * float(np.log(2 * np.pi))
+
+
+@jax.jit
+def fitted(sets: WeightedSets) -> jax.Array:
+    """Return the estimate of the mean of the normal vector."""
+    x, share = sets.rows()
+    x = direction_of(jnp.moveaxis(x, 0, -1)).unit
+    share = jnp.broadcast_to(share, x.shape[:-1])
+    d = x.shape[-1]
+    mean = jnp.stack([total(share * x[..., i]) for i in range(d)], -1)
+    length = jnp.sqrt(jnp.sum(mean * mean, -1, keepdims=True))
+    # For long means, 1 - length is about (d - 1) / (2 |mean|^2).
+    rest = jnp.maximum(1 - length, float(jnp.finfo(x.dtype).eps))
+    start = mean * jnp.sqrt(0.5 * (d - 1) / rest)
+    found = maximised(lambda mean, x: log_density(x, mean[None]), start[..., None, :], share, x)
+    return found.astype(sets.dtype)
 
 
 @pytree("concentration")
@@ -126,6 +145,41 @@ class ProjectedNormal(Parametric):
 
     def __init__(self, concentration: ArrayLike, *, validate_args: bool = False) -> None:
         self._assign({"concentration": concentration}, validate_args)
+
+    @classmethod
+    def fit(
+        cls, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> "ProjectedNormal":
+        """Fit the distribution to directions by maximum likelihood.
+
+        Parameters
+        ----------
+        samples : array
+            Vectors of d >= 2 components along the last axis, of any length except 0.
+        weights : array, optional
+            Number of times that each vector was observed, 0 or more, also fractions; broadcasts to the shape of
+            `samples` without its last axis, or is one-dimensional along a single `axis`.
+        axis : int or tuple of ints, optional
+            Axes of `samples`, not counting the last one, to estimate over; all by default. The other axes index
+            separate data sets.
+
+        Returns
+        -------
+        ProjectedNormal
+            Up to a length of 100 (1e5 in float64), each component of the `concentration` has an error of at most 1e-3
+            (1e-6) of its standard error for one direction. Beyond that, the rounding of directions limits the length;
+            for equal directions it is large and otherwise arbitrary. NaN without vectors, without positive weights, and
+            for a negative weight or a vector that is zero or not finite.
+
+        Notes
+        -----
+        It works inside `jit` and `vmap`. Outside of transformations, one compiled program serves all numbers of vectors
+        up to the next power of two. Time and memory of a step grow with d^2.
+        """
+        caller = "ProjectedNormal.fit"
+        samples = arguments.parameter(caller, "samples", samples)
+        arguments.dimension(caller, "samples", samples)
+        return cls(fitted(WeightedSets.of(caller, "vector", samples, weights, axis, 1).padded()))
 
     @property
     def event_shape(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Define `TruncatedVonMises`, the von Mises distribution restricted to an arc."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.engine.base import OfAngles, Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
-from jax_von_mises.von_mises import truncated
+from jax_von_mises.engine.samples import WeightedSets, warn_of_degrees
+from jax_von_mises.von_mises import truncated, truncated_fit
 from jax_von_mises.von_mises.truncated_draw import TRUNCATED, check_arc
 
 NAMES = "loc", "concentration", "low", "high"
@@ -85,6 +86,50 @@ class TruncatedVonMises(Parametric, OfAngles):
         if validate_args:
             own = self._parameters()
             check_arc("TruncatedVonMises", own["low"], own["high"], arguments.compute_dtype(self.dtype))
+
+    @classmethod
+    def fit(
+        cls,
+        samples: ArrayLike,
+        low: ArrayLike,
+        high: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+    ) -> "TruncatedVonMises":
+        """Fit `loc` and `concentration` by maximum likelihood, for a known arc.
+
+        Parameters
+        ----------
+        samples : array
+            Angles in radians, on the arc.
+        low, high : float or array
+            Ends of the arc in radians, as in the constructor; one arc, or one for each data set.
+        weights : array, optional
+            Number of times that each angle was observed, 0 or more, also fractions; broadcasts to `samples`, or is
+            one-dimensional along a single `axis`.
+        axis : int or tuple of ints, optional
+            Axes to estimate over; all by default. The other axes index separate data sets.
+
+        Returns
+        -------
+        TruncatedVonMises
+            The likelihood has a single maximum, unless all angles are equal, where the concentration is inf, or lie at
+            both ends, where it is large. On an arc much narrower than 1 rad, both estimates are far from those of the
+            full distribution: the data determine the slope and the bend of the log density on the arc, and `loc` may
+            lie outside of it. Each of both has an error of at most 1e-6 of its standard error for one angle in float64,
+            and 1e-3 in float32 for arcs of 0.1 rad or more. NaN for an angle outside the arc, for invalid ends, without
+            angles, without positive weights, and for a negative weight.
+
+        Notes
+        -----
+        It works inside `jit` and `vmap`. Outside of transformations, one compiled program serves all numbers of angles
+        up to the next power of two.
+        """
+        caller = "TruncatedVonMises.fit"
+        sets = WeightedSets.of(caller, "angle", samples, weights, axis)
+        warn_of_degrees(caller, sets.samples)
+        ends = truncated_fit.arc_of(caller, sets, low, high)
+        return cls(*truncated_fit.fitted(sets.padded(), *ends), *(end.astype(sets.dtype) for end in ends))
 
     @property
     def event_shape(self) -> tuple[int, ...]:

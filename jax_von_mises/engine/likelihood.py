@@ -1,0 +1,95 @@
+"""Maximise the mean log likelihood of data sets over a few unconstrained numbers each.
+
+A fixed number of steps of Newton's method uses the absolute values of the curvatures, so that each step leads uphill.
+Where it overshoots, the best of some shorter steps is taken, or none, so that the likelihood never falls by more than
+rounding. Numbers are scaled by their own curvatures first, so their units do not matter.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_von_mises.engine.samples import total
+
+STEPS = 32
+# Steps as parts of that of Newton's method. The last one keeps the numbers.
+PARTS = (1.0, 0.25, 2.0**-4, 2.0**-7, 2.0**-11, 0.0)
+# The longest step, relative to 1 plus the size of each number.
+LONGEST = 2.0
+# In units of rounding: the least curvature relative to the largest one, and the fall that a step of full length may
+# have. Rounding would otherwise stop the steps at half of the digits.
+FLAT, SLACK = 64, 32
+
+LogDensity = Callable[..., jax.Array]
+
+
+def maximised(log_density: LogDensity, starts: jax.Array, share: jax.Array, *given: jax.Array) -> jax.Array:
+    """Return the numbers with the largest mean log likelihood of each data set, of shape sets + (count,).
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(numbers, *given)`` returns the log densities of the samples of one data set, of shape (n,). It
+        must be finite where the share is 0.
+    starts : array
+        Numbers to begin with, of shape sets + (starts, count). The best result of all starts is returned.
+    share : array
+        Weights that sum to 1, of shape sets + (n,).
+    *given : array
+        What belongs to each data set, of shape sets + any.
+    """
+    sets = share.shape[:-1]
+
+    def of_set(starts: jax.Array, share: jax.Array, *given: jax.Array) -> jax.Array:
+        def likelihood(numbers: jax.Array) -> jax.Array:
+            return total(share * log_density(numbers, *given))
+
+        return highest(likelihood, starts)
+
+    function: Any = of_set
+    for _ in sets:
+        function = jax.vmap(function)
+    found: jax.Array = function(starts, share, *given)
+    return found
+
+
+def highest(function: Callable[[jax.Array], jax.Array], starts: jax.Array) -> jax.Array:
+    """Return the numbers, reached from any of `starts` of shape (starts, count), at which a function is largest."""
+
+    def end(start: jax.Array) -> jax.Array:
+        found: jax.Array = lax.fori_loop(0, STEPS, lambda _, at: uphill(function, at), start)
+        return found
+
+    ends = jax.vmap(end)(starts)
+    values = jax.vmap(function)(ends)
+    best: jax.Array = ends[jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))]
+    return best
+
+
+def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> jax.Array:
+    """Return numbers after a step."""
+    eps = float(jnp.finfo(numbers.dtype).eps)
+
+    def twice(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        slope = jax.grad(function)(numbers)
+        return slope, slope
+
+    curvature, slope = jax.jacfwd(twice, has_aux=True)(numbers)
+    own = jnp.abs(jnp.diagonal(curvature))
+    unit = jnp.where(own > 0, lax.rsqrt(jnp.where(own > 0, own, 1)), 1)
+    sizes, axes = jnp.linalg.eigh(curvature * unit[None] * unit[:, None])
+    sizes = jnp.abs(sizes)
+    sizes = jnp.maximum(sizes, FLAT * eps * jnp.max(sizes) + float(jnp.finfo(sizes.dtype).tiny))
+    move = unit * (axes @ ((axes.T @ (unit * slope)) / sizes))
+    move = move / jnp.maximum(jnp.max(jnp.abs(move) / (1 + jnp.abs(numbers))) / LONGEST, 1)
+
+    parts = jnp.asarray(np.asarray(PARTS), numbers.dtype)[:, None]
+    reached = jnp.where(parts > 0, numbers[None] + parts * move[None], numbers[None])
+    values = jax.vmap(function)(reached)
+    values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
+    slack = jnp.asarray(np.where(np.asarray(PARTS) == 1, SLACK * eps, 0), numbers.dtype)
+    return reached[jnp.argmax(values + slack * (1 + jnp.abs(values[-1])))]
