@@ -426,8 +426,8 @@ class CircularDistribution(OfOneDensity):
         -------
         CircularDistribution
             With the estimates as parameters, of the shapes of `start`. The method is Newton's with absolute curvatures
-            and 32 steps, none of which decreases the likelihood by more than rounding. Where the likelihood has its
-            maximum near the start, each estimate has an error of at most 1e-3 (float32) or 1e-6 (float64) of its
+            and at most 32 steps, none of which decreases the likelihood by more than rounding. Where the likelihood has
+            its maximum near the start, each estimate has an error of at most 1e-3 (float32) or 1e-6 (float64) of its
             standard error for one angle. Where the likelihood rises without bound, or does not depend on a parameter,
             the parameter is where the steps end. NaN without angles, without positive weights, for a negative weight,
             an angle that is not finite, and a start at which the likelihood is not finite.

@@ -110,10 +110,11 @@ class SineSkewed(OfDensity):
         Returns
         -------
         SineSkewed
-            As for `WrappedCauchy.fit`; the likelihood is the largest that is reached from three starts, with
-            skewnesses -0.8, 0 and 0.8. The skewness is -1 or 1 where the likelihood rises up to there. Equal angles
-            give a skewness of 0. For nearly uniform data, where the skewed distribution is a cardioid with another mean
-            direction, `loc` and the skewness are arbitrary.
+            As for `WrappedCauchy.fit`; the likelihood is the largest that is reached from three starts, with skewnesses
+            -0.8, 0 and 0.8; for few angles, and for `Cardioid`, there may be a larger one elsewhere. The skewness is -1
+            or 1 where the likelihood rises up to there. Equal angles give a skewness of 0. For nearly uniform data,
+            where the skewed distribution is a cardioid with another mean direction, `loc` and the skewness are
+            arbitrary.
 
         Notes
         -----

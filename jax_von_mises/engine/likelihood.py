@@ -1,6 +1,7 @@
 """Maximise the mean log likelihood of data sets over a few unconstrained numbers each.
 
-A fixed number of steps of Newton's method uses the absolute values of the curvatures, so that each step leads uphill.
+Steps of Newton's method, of which there are at most `STEPS`, use the absolute values of the curvatures, so that each
+leads uphill.
 Where it overshoots, the best of some shorter steps is taken, or none, so that the likelihood never falls by more than
 rounding. Numbers are scaled by their own curvatures first, so their units do not matter.
 """
@@ -24,6 +25,10 @@ LONGEST = 2.0
 # have. Rounding would otherwise stop the steps at half of the digits.
 FLAT, SLACK = 64, 32
 
+# The last step is shorter than this power of rounding, in units of the standard error for one sample.
+LAST = 0.6
+
+State = tuple[jax.Array, jax.Array, jax.Array]
 LogDensity = Callable[..., jax.Array]
 
 
@@ -61,7 +66,15 @@ def highest(function: Callable[[jax.Array], jax.Array], starts: jax.Array) -> ja
     """Return the numbers, reached from any of `starts` of shape (starts, count), at which a function is largest."""
 
     def end(start: jax.Array) -> jax.Array:
-        found: jax.Array = lax.fori_loop(0, STEPS, lambda _, at: uphill(function, at), start)
+        def step(state: State) -> State:
+            numbers, going = uphill(function, state[0])
+            return numbers, state[1] + 1, going
+
+        found: jax.Array = lax.while_loop(
+            lambda state: state[2] & (state[1] < STEPS),
+            step,
+            (start, jnp.zeros((), jnp.int32), jnp.ones((), bool)),
+        )[0]
         return found
 
     ends = jax.vmap(end)(starts)
@@ -70,8 +83,8 @@ def highest(function: Callable[[jax.Array], jax.Array], starts: jax.Array) -> ja
     return best
 
 
-def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> jax.Array:
-    """Return numbers after a step."""
+def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return numbers after a step, and whether another one would change more than rounding."""
     eps = float(jnp.finfo(numbers.dtype).eps)
 
     def twice(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -92,4 +105,6 @@ def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> ja
     values = jax.vmap(function)(reached)
     values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
     slack = jnp.asarray(np.where(np.asarray(PARTS) == 1, SLACK * eps, 0), numbers.dtype)
-    return reached[jnp.argmax(values + slack * (1 + jnp.abs(values[-1])))]
+    chosen = jnp.argmax(values + slack * (1 + jnp.abs(values[-1])))
+    # The error after a step of Newton's method is about the square of the step.
+    return reached[chosen], (chosen < len(PARTS) - 1) & (jnp.max(jnp.abs(move) / unit) > eps**LAST)
