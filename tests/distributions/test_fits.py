@@ -49,7 +49,7 @@ CLASSES = {
     VonMises: (von_mises, (0, 500), 2.0),
 }
 SYMMETRIC = [WrappedCauchy, Cardioid, WrappedNormal]
-SKEWED = [VonMises, *more(WrappedCauchy, WrappedNormal)]
+SKEWED = [VonMises, *more(WrappedCauchy, WrappedNormal, Cardioid)]
 
 
 def best(log_density, starts, bounds):
@@ -110,7 +110,8 @@ def test_fit_of_skewed(kind):
             wanted, most = best(lambda p, x=x: skewed(x, p), starts, [(-9, 9), bounds, (-1, 1)])
             value = float(np.mean(skewed(x, numbers)))
             assert value >= most - 1e-9
-            if value < most + 1e-9:
+            # A skewed cardioid has two sets of parameters with the same density.
+            if value < most + 1e-9 and kind is not Cardioid:
                 assert apart(numbers[0], wanted[0]) < 1e-3
                 np.testing.assert_allclose(numbers[1:], wanted[1:], rtol=1e-3, atol=1e-3)
 
