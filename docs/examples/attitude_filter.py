@@ -51,13 +51,15 @@ def simulate(key):
 
 def predict(posterior, turn):
     """Return the distribution after the turn that the gyro measured with an error."""
-    turned = posterior.mean() @ rotations.to_matrix(rotations.exp(turn))
+    turn = rotations.to_matrix(rotations.exp(turn))
+    turned = jnp.matmul(posterior.mean(), turn, precision="highest")
     return MatrixFisher.from_mean(jnp.exp(-(NOISE**2)) * turned)
 
 
 def likelihood(readings, concentrations):
     """Return the likelihood of directions (2, 3) of what is known as `WORLD`."""
-    return MatrixFisher((WORLD.T * concentrations) @ readings)
+    weighted = WORLD.T * concentrations
+    return MatrixFisher(jnp.matmul(weighted, readings, precision="highest"))
 
 
 def attitude_filter(readings):

@@ -247,7 +247,8 @@ class Distribution(ByValue):
         """Raise TypeError if `other` is not of a `kind`."""
         if not isinstance(other, kind):
             name = kind.__name__
-            raise TypeError(f"{name}.{method}: other={arguments.safe_repr(other)} must be a {name}.")
+            article = "an" if name[0] in "AEIO" else "a"
+            raise TypeError(f"{name}.{method}: other={arguments.safe_repr(other)} must be {article} {name}.")
 
 
 def of_one_angle(value: object) -> bool:

@@ -75,9 +75,10 @@ def turn(
     """
     noise = jnp.maximum(noise, float(jnp.finfo(a.dtype).eps) * jnp.maximum(jnp.abs(a), jnp.abs(b)))
     off = jnp.where(jnp.abs(off) > NOISE * noise, off, 0)
-    difference = b - a
-    bottom = jnp.abs(difference) + jnp.sqrt(difference * difference + 4 * off * off)
-    t = jnp.where(difference < 0, -2, 2) * off / jnp.where(bottom > 0, bottom, 1)
+    some = off != 0
+    # No squares of elements, which may underflow.
+    ratio = jnp.abs(0.5 * (b - a) / jnp.where(some, off, 1))
+    t = jnp.where(some, jnp.where((b < a) == (off < 0), 1, -1) / (ratio + jnp.sqrt(1 + ratio * ratio)), 0)
     c = lax.rsqrt(1 + t * t)
     return t, c, t * c, noise
 
@@ -121,8 +122,8 @@ def passes(state: State, number: int) -> State:
 def frame_of(matrix: jax.Array) -> Frame:
     """Return the frames of symmetric matrices, of shape batch + (d, d) with d = 3 or 4.
 
-    Eigenvalues have an error of at most 7e-7 (float32) or 3e-15 (float64) of the largest one, and so have the axes of
-    the matrix with these eigenvalues.
+    Eigenvalues have an error of at most 7e-7 (float32) or 3e-15 (float64) of the largest one, and the matrix with these
+    axes and eigenvalues has one of 1e-6 or 4e-15.
     """
     d = matrix.shape[-1]
     zero = jnp.zeros_like(matrix[..., 0, 0])

@@ -168,8 +168,8 @@ class IsotropicGaussianSO3(Parametric):
         Notes
         -----
         The error is at most 4e-6 (float32) or 4e-8 (float64) times the larger of 1 and the result, also where the
-        result is small; without a distribution that is narrow beside one that reaches the opposite rotations, 1e-6 or
-        1e-12. First derivatives exist everywhere.
+        result is small; 1e-12 in float64 without a distribution that is narrow beside one that reaches the opposite
+        rotations. First derivatives exist everywhere, except for point masses.
         """
         self._check_other("kl_divergence", other, IsotropicGaussianSO3)
         values = {"other_mean": other.mean_rotation, "other_scale": other.scale}
@@ -202,10 +202,11 @@ class IsotropicGaussianSO3(Parametric):
         -------
         IsotropicGaussianSO3
             The mean rotation has w >= 0. The scale has a relative error of about 1e-6 (float32) or 1e-12 (float64),
-            besides the effect of the rounding of rotations, which alone gives the scale of equal ones. If the data
-            are few and nearly uniform, the likelihood may have several maxima; this is one that lies uphill of the
-            mean in the least squares sense. NaN without rotations, without positive weights, and for a negative
-            weight, a zero quaternion or a matrix that is no rotation.
+            besides the effect of the rounding of rotations, which alone gives the scale of equal ones. Where the
+            uniform distribution has the largest likelihood, it is about 4 (6 in float64). If the data are few and
+            nearly uniform, the likelihood may have several maxima; this is one that lies uphill of the mean in the
+            least squares sense. NaN without rotations, without positive weights, and for a negative weight, a zero
+            quaternion or a matrix that is no rotation.
 
         Notes
         -----

@@ -64,7 +64,7 @@ def entropy(sigma: jax.Array) -> jax.Array:
 def _entropy_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
     (sigma,) = primals
     slope = jnp.where(sigma < np.inf, sigma, 0) * jnp.square(root_mean_square_score(sigma))
-    return entropy(sigma), jnp.where(sigma <= SMALLEST, 0, slope) * tangents[0]
+    return entropy(sigma), jnp.where((sigma >= 0) & (sigma <= SMALLEST), 0, slope) * tangents[0]
 
 
 class Part(NamedTuple):
@@ -93,13 +93,14 @@ class Part(NamedTuple):
 def mean_over_axes(kernel: Kernel, at: Angle, way: Angle) -> jax.Array:
     """Return the mean of log f for a turn by the angle `at` about uniform axes, followed by one by the angle `way`."""
     half = 0.5 * (way.angle - at.angle)
-    low, high = jnp.sin(0.5 * (way.rest - at.angle)), jnp.cos(half)
+    low, high = jnp.sin(0.5 * (way.rest - at.angle)), jnp.maximum(jnp.cos(half), 0)
     positive, zero = low > 0, jnp.zeros_like(low)
     above = jnp.where(positive, 2 * way.half_sine * at.half_sine, high)
     below = jnp.where(positive, 0, -low)
     first = Part(jnp.maximum(low, 0), above, 2 * jnp.square(jnp.sin(0.5 * half))).mean_log_density(kernel)
     second = Part(zero, below, 1 - below).mean_log_density(kernel)
-    share = jnp.where(positive, 1, above / jnp.where(positive, 1, above + below))
+    parts = positive | (above + below == 0)
+    share = jnp.where(parts, 1, above / jnp.where(parts, 1, above + below))
     return share * first + (1 - share) * second
 
 

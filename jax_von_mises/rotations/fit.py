@@ -115,12 +115,13 @@ class State(NamedTuple):
         curved = jnp.where(some, (rise - self.rise) / jnp.where(some, step, 1), self.curved)
         curved = jnp.where(curved < 0, curved, self.curved)
         found = jnp.clip(spread - rise / curved, 0.25 * spread, jnp.minimum(4 * spread, 0.5 * (spread + 1)))
-        return State(mean, jnp.maximum(found, least_spread(found)), rise, spread, curved)
+        return State(mean, bounded(found), rise, spread, curved)
 
 
-def least_spread(like: jax.Array) -> float:
-    """Return the least spread, whose inverse square does not overflow."""
-    return math.sqrt(10 * float(jnp.finfo(like.dtype).tiny))
+def bounded(spread: jax.Array) -> jax.Array:
+    """Return spreads from one whose inverse square does not overflow to one below 1, the uniform distribution."""
+    limits = jnp.finfo(spread.dtype)
+    return jnp.clip(spread, math.sqrt(10 * float(limits.tiny)), 1 - float(limits.eps))
 
 
 def moved_mean(
@@ -148,8 +149,7 @@ def fitted(sets: WeightedSets) -> tuple[jax.Array, jax.Array]:
     mean = direction_of(jnp.stack([row[0] for row in frame.axes], -1)).unit
 
     at, _ = rotation_angle(*relative(mean[..., None, :], q))
-    spread = 4 / 3 * total(share * jnp.square(at.half_sine))
-    spread = jnp.clip(spread, least_spread(spread), 1 - float(jnp.finfo(q.dtype).eps))
+    spread = bounded(4 / 3 * total(share * jnp.square(at.half_sine)))
     state = State(mean, spread, jnp.zeros_like(spread), spread, -1.5 / jnp.square(spread))
     mean, spread, *_ = lax.fori_loop(0, STEPS, lambda _, state: state.better(q, share), state)
     mean = jnp.where(mean[..., :1] < 0, -mean, mean)

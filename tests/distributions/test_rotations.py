@@ -396,6 +396,13 @@ def test_divergence_of_points_and_uniform_distributions():
     np.testing.assert_allclose(found, [0, np.inf, np.inf, 0, 0.582453, 0.516676, np.nan, np.nan, np.inf], rtol=4e-6)
     found = IsotropicGaussianSO3(np.float32(MEAN), scales[[0, 3, 6]]).kl_to_uniform()
     np.testing.assert_array_equal(found, [np.inf, 0, np.nan])
+    # Narrow distributions, from an opposite mean and from the uniform distribution.
+    tiny = np.float32([1e-4, 1e-8, 1e-15])
+    narrow = IsotropicGaussianSO3(np.float32([1, 0, 0, 0]), tiny)
+    found = IsotropicGaussianSO3(np.float32([0, 1, 0, 0]), tiny).kl_divergence(narrow) * tiny**2
+    np.testing.assert_allclose(found, np.pi**2 / 2, rtol=1e-4)
+    found = IsotropicGaussianSO3(np.float32([1, 0, 0, 0]), np.float32(np.inf)).kl_divergence(narrow) * tiny**2
+    np.testing.assert_allclose(found, (np.pi**2 / 3 + 2) / 2, rtol=1e-5)
 
 
 @pytest.mark.more
@@ -448,6 +455,8 @@ def test_fit_of_sets_weights_and_matrices(key):
     repeated = np.repeat(x[:, 0], weights.astype(int), 0)
     one, other = IsotropicGaussianSO3.fit(x[:, 0], weights), IsotropicGaussianSO3.fit(repeated)
     np.testing.assert_allclose(one.scale, other.scale, rtol=1e-5)
+    # Means of rotation matrices that are 0 are those of the uniform distribution.
+    assert 3.9 < IsotropicGaussianSO3.fit(np.eye(4, dtype=np.float32)).scale < 4.1
     equal = IsotropicGaussianSO3.fit(np.tile(np.float32(MEAN), (5, 1)))
     assert equal.scale < 1e-6
     for bad in (np.zeros((0, 4)), np.zeros((3, 4)), 2 * np.eye(3)[None]):

@@ -181,3 +181,20 @@ def test_frames_at_equal_eigenvalues_do_not_depend_on_the_program(dimension, dty
 
         batch, singly = jax.jit(stacked)(matrix), jax.jit(lambda x: jax.lax.map(stacked, x))(matrix)
         assert np.max(np.abs(batch - singly)) < 64 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dimension", [3, 4])
+def test_frames_of_tiny_matrices(dimension):
+    """Squares of their elements underflow."""
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(500, dimension, dimension)).astype(np.float32)
+    matrix = matrix + np.swapaxes(matrix, -1, -2)
+    whole = jax.jit(frame_of)(matrix)
+    for scale in (1e-12, 1e-19, 1e-30):
+        tiny = jax.jit(frame_of)(matrix * np.float32(scale))
+        for gap, other in zip(tiny.gaps, whole.gaps, strict=True):
+            np.testing.assert_allclose(gap / np.float32(scale), other, atol=2e-5)
+    uneven = np.zeros((dimension, dimension), np.float32)
+    uneven[0, 1] = uneven[1, 0] = 5e-20
+    uneven[1, 1] = 1.2e-38
+    np.testing.assert_allclose(jax.jit(frame_of)(uneven).gaps[-1], 1e-19, rtol=1e-5)
