@@ -25,6 +25,9 @@ FIRST_CONCENTRATIONS = 0.5, 50.0
 MOST_PLACES, MOST_NUMBERS, FOR_EACH = 2**14, 2**19, 128
 # A component of a start is placed at one of as many samples as there are components, but at most this number.
 MOST_TRIED = 32
+# Data sets with up to the first number of samples in all, which have many poor local maxima, have so many times as many
+# starts. The last number of copies are fitted at once, which takes about as long as one.
+FEW_SAMPLES, MORE_STARTS, COPIES = 128, 8, 16
 # Above this dimension, float32 is enough to compare directions, and a product of matrices computes 1 - cos of the
 # angles between them, with a rounding error of 1e-7.
 FEW_COMPONENTS = 16
@@ -169,6 +172,17 @@ class Data(NamedTuple):
     """Shape (sets, d, n)."""
     share: jax.Array
     largest: float
+    copies: int = 1
+    """How many times the data sets are repeated, all of them before the first one comes again."""
+
+    def best_copies(self, best: "Best") -> Terms | None:
+        """Return the best mixture of the copies of each data set, or None if no step was taken."""
+        if best.terms is None or self.copies == 1:
+            return best.terms
+        value = best.value.reshape(self.copies, -1)
+        sets = value.shape[1]
+        chosen = np.argmax(np.where(np.isnan(value), -np.inf, value), 0) * sets + np.arange(sets)
+        return Terms(*(each[chosen] for each in best.terms))
 
     def step(self, at: Terms) -> tuple[Terms, Array]:
         """Return the mixtures after one step, and the mean log likelihood of each data set before it.
@@ -225,13 +239,20 @@ def places_of(length: int, number: int) -> int:
     return min(max(MOST_NUMBERS // length, FOR_EACH * number, MOST_PLACES // 4), MOST_PLACES)
 
 
-def seeded_mixture(model: Model, generator: np.random.Generator, number: int, x: Array, share: Array) -> Terms:
+def copies_of(model: Model, sets: int, size: int) -> int:
+    """Return how many times data sets of `size` samples are fitted at once; each copy of pairs takes its time."""
+    return COPIES if isinstance(model, Clusters) and sets * power_of_two(size, 128) <= FEW_SAMPLES else 1
+
+
+def seeded_mixture(
+    model: Model, generator: np.random.Generator, number: int, x: Array, share: Array, most_tried: int = MOST_TRIED
+) -> Terms:
     """Return a mixture for one data set, of components fitted to the samples nearest to one of several distant samples.
 
     The method is k-means++ (D. Arthur and S. Vassilvitskii, SODA 2007). Each sample is drawn with a probability
     proportional to its weight times the square of its chord to the nearest sample drawn before. Of several samples, the
-    one that reduces the mean of these squares most is taken; in many dimensions, clusters are not much nearer to
-    themselves than to each other.
+    one that reduces the mean of these squares most is taken, of `most_tried` at most; in many dimensions, clusters are
+    not much nearer to themselves than to each other.
     """
     most = places_of(x.shape[1], number)
     if len(x) > most:
@@ -243,7 +264,7 @@ def seeded_mixture(model: Model, generator: np.random.Generator, number: int, x:
     for j in range(number):
         chance = share * (nearest if j else 1)
         chance = chance if chance.sum() > 0 else share
-        tried = generator.choice(len(x), min(number, MOST_TRIED), p=chance / chance.sum())
+        tried = generator.choice(len(x), min(number, most_tried), p=chance / chance.sum())
         apart = np.minimum(model.apart(rough, rough[tried]), nearest)
         best = np.argmin(apart @ share)
         places.append(x[tried[best]])
@@ -254,13 +275,18 @@ def seeded_mixture(model: Model, generator: np.random.Generator, number: int, x:
 
 
 def seeds(data: Data, host: HostSets, generator: np.random.Generator, number: int, odd: bool) -> Terms:
-    """Return a start for each data set; an `odd` one has random components where `seeded_mixture` may not find them."""
-    found = []
-    for x, share in zip(host.x, host.share, strict=True):
+    """Return a start for each data set; an `odd` one has random components where `seeded_mixture` may not find them.
+
+    The starts of copies after the first are spread more widely, and so also find components of single samples.
+    """
+    found, sets = [], len(host.x) // data.copies
+    for i, (x, share) in enumerate(zip(host.x, host.share, strict=True)):
         others = data.model.random(generator, number) if odd else None
         equal = np.full(number, -np.log(number))
-        start = seeded_mixture(data.model, generator, number, x, share) if others is None else Terms(equal, others)
-        found.append(start)
+        if others is None:
+            found.append(seeded_mixture(data.model, generator, number, x, share, MOST_TRIED if i < sets else 1))
+        else:
+            found.append(Terms(equal, others))
     log_weights, parameters = map(np.stack, zip(*found, strict=True))
     return Terms(log_weights, data.model.completed(parameters, data.largest, np.dtype(data.x.dtype)))
 
@@ -288,11 +314,14 @@ def fit(
             yield from climb(few, trial, first(i), TRIAL_STEPS, tolerance)
         yield from climb(data, best, trial.terms or first(0), steps, tolerance)
 
+    def found() -> Any:
+        terms = data.best_copies(best) or trial.terms
+        return terms and best_of(terms)
+
     try:
         for _ in progress(turns()):
             pass
     except KeyboardInterrupt as interrupt:
-        found = best.terms or trial.terms
-        interrupt.best = found and best_of(found)  # type: ignore[attr-defined]
+        interrupt.best = found()  # type: ignore[attr-defined]
         raise
-    return best.terms and best_of(best.terms)
+    return found()

@@ -334,6 +334,7 @@ class Mixture(OfDensity):
             Number of starts. Each takes a few steps, on 2^14 of the samples if there are more, or on fewer, down to
             2^12, above 32 dimensions. The one with the largest likelihood continues. The starts are spread over the
             samples, as in k-means++. For pairs of angles, every second start has random locations and correlations.
+            With up to 128 samples, which have many local maxima, there are 8 times as many starts, except for pairs.
         steps : int
             Largest number of steps.
         tolerance : float
@@ -411,7 +412,10 @@ class Mixture(OfDensity):
         if not how.directions:
             warn_of_degrees(caller, sets.samples)
         host = HostSets.of(caller, sets, directions=how.directions)
-        data = few = em.Data(model, *host.on_device(), largest)
+        good, copies = host.good, em.copies_of(model, *host.share.shape) if starts > 0 else 1
+        if copies > 1:
+            host, starts = host.repeated(copies), -(-em.MORE_STARTS * starts // copies)
+        data = few = em.Data(model, *host.on_device(), largest, copies)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
         if starts > 0:
@@ -427,7 +431,7 @@ class Mixture(OfDensity):
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
-            return mixture_from(kind, terms, host.good, sets)
+            return mixture_from(kind, terms, good, sets)
 
         found: Mixture = em.fit(data, few, first, starts, steps, tolerance, result, shown)
         return found
