@@ -255,7 +255,7 @@ FUNCTIONS = {
                     "number": "count",
                 },
                 **{"key": "key", "starts": "count", "steps": "count", "progress": "flag"},
-                **{"tolerance": "tolerance", "largest_concentration": "tolerance", "tied": "flag"},
+                **{"tolerance": "tolerance", "largest_concentration": "tolerance", "tied": "flag", "fixed": "fit"},
             },
         ),
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),

@@ -303,6 +303,7 @@ class Mixture(OfDensity):
         tolerance: float = 1e-6,
         largest_concentration: float = 1e4,
         tied: bool = False,
+        fixed: "Mixture | None" = None,
         progress: bool = False,
     ) -> "Mixture":
         """Fit a mixture by expectation maximisation; no step decreases the likelihood.
@@ -348,6 +349,12 @@ class Mixture(OfDensity):
         tied : bool
             Give all components of a mixture the same concentration (for each angle, on a torus). Pairs have no such
             fit.
+        fixed : Mixture, optional
+            A mixture of the same class and number of components that holds weights and parameters: numbers are held,
+            and NaN is estimated. For example, ``Mixture(probs=[nan, nan], components=VonMises([nan, 0], [nan, 0]))``
+            has a uniform background. Held weights are probabilities (with `logits`, their logarithms), and the others
+            share the rest. A mean direction is held or estimated as a vector, and a pair's component with all its
+            parameters. Held concentrations may exceed `largest_concentration`; with `tied`, the others are equal.
         progress : bool
             Show the number of steps taken, with tqdm (``pip install tqdm``).
 
@@ -412,22 +419,27 @@ class Mixture(OfDensity):
         if not how.directions:
             warn_of_degrees(caller, sets.samples)
         host = HostSets.of(caller, sets, directions=how.directions)
+        held = None
+        if fixed is not None:
+            held = held_by(caller, fixed, kind, model, sets, counts["number"] if start is None else start)
         good, copies = host.good, em.copies_of(model, *host.share.shape) if starts > 0 else 1
         if copies > 1:
             host, starts = host.repeated(copies), -(-em.MORE_STARTS * starts // copies)
-        data = few = em.Data(model, *host.on_device(), largest, copies)
+        held = held and held.repeated(copies)
+        data = few = em.Data(model, *host.on_device(), largest, held, copies)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
         if starts > 0:
             places = em.places_of(host.x.shape[2], counts["number"])
             if host.x.shape[1] > places:
                 host = host.some(places, generator)
-                few = em.Data(model, *host.on_device(), largest)
+                few = em.Data(model, *host.on_device(), largest, held)
 
         def first(i: int) -> em.Terms:
             if start is not None:
                 terms = terms_of(start, sets.kept, how)
-                return terms._replace(parameters=model.completed(terms.parameters, largest, host.dtype))
+                completed = model.completed(terms.parameters, largest, host.dtype)
+                return data.holding(terms._replace(parameters=completed))
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
@@ -448,8 +460,40 @@ def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Ite
     return functools.partial(tqdm, desc=caller, unit=" steps")
 
 
-def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering) -> em.Terms:
-    """Return a mixture as the start of each of the data sets `kept`."""
+def held_by(caller: str, fixed: Any, kind: Any, model: em.Model, sets: WeightedSets, like: "int | Mixture") -> em.Terms:
+    """Return the weights and parameters that `fixed` holds, NaN elsewhere, for a number of components or a start."""
+    if not isinstance(fixed, Mixture) or says_how_to_fit(type(fixed.components)) is not kind:
+        raise TypeError(
+            f"{caller}: fixed={arguments.safe_repr(fixed)} must be a Mixture of {kind.__name__} that has the numbers "
+            "to hold, and NaN where to estimate."
+        )
+    number = like if isinstance(like, int) else like._shape()[-1]
+    length = np.shape(sets.samples)[-1:] if fixed.event_shape else ()
+    if fixed._shape()[-1] != number or fixed.event_shape != length:
+        raise ValueError(
+            f"{caller}: fixed has {fixed._shape()[-1]} components of event_shape={fixed.event_shape}, but the fit has "
+            f"{number} of event_shape={length}. Give one component for each, with NaN where to estimate."
+        )
+    vectors = np.isnan(fixed.components.mean_direction) if kind.CLUSTERING.directions else np.zeros(1)
+    if np.any(vectors.any(-1) != vectors.all(-1)):
+        raise ValueError(f"{caller}: fixed holds a part of a mean direction. Give all its components, or NaN for all.")
+    parameters = terms_of(fixed, sets.kept, kind.CLUSTERING).parameters
+    log_weights = terms_of(fixed, sets.kept, kind.CLUSTERING, normalised=False).log_weights
+    if np.isinf(parameters).any() or (log_weights == np.inf).any():
+        raise ValueError(f"{caller}: fixed holds an infinite number. Give finite ones, and NaN where to estimate.")
+    free = np.isnan(log_weights)
+    total = np.sum(np.exp(np.where(free, -np.inf, log_weights)), 1)
+    if np.any((total >= 1) & free.any(1)) or np.any((np.abs(total - 1) > 1e-3) & ~free.any(1)):
+        raise ValueError(
+            f"{caller}: the weights that fixed holds sum to {total[np.argmax(np.abs(total - 1))]:g}. Held weights must "
+            "sum to 1 if all are held, and to less otherwise."
+        )
+    log_weights = log_weights - np.log(np.where(free.any(1), 1, total))[:, None]
+    return em.Terms(log_weights, model.held(caller, parameters, arguments.compute_dtype(sets.dtype)))
+
+
+def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering, normalised: bool = True) -> em.Terms:
+    """Return a mixture as the start of each of the data sets `kept`; weights are not `normalised` if some are NaN."""
     first = start.broadcast()
     wanted, behind = kept + first._shape()[-1:], len(first.batch_shape) + 1
 
@@ -458,7 +502,8 @@ def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering) -> em.Te
         event = values.shape[behind:]
         return np.broadcast_to(values, wanted + event).reshape(math.prod(kept), wanted[-1], *event)
 
-    return em.Terms(spread(first.log_weights()), spread(how.parameters(first.components)))
+    log_weights = first.log_weights() if normalised else first.logits
+    return em.Terms(spread(log_weights), spread(how.parameters(first.components)))
 
 
 def mixture_from(kind: Any, terms: em.Terms, good: Array, sets: WeightedSets) -> Mixture:

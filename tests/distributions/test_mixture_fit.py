@@ -392,7 +392,77 @@ def test_collapse_is_bounded():
     assert float(fitted.components.concentration.max()) <= 500
 
 
+NAN = np.nan
+PAIR = [NAN, 1.0], [NAN, 0.0], [NAN, 2.0], [NAN, 2.0], [NAN, -1.0]
+HELD = {
+    "background": Mixture(probs=[NAN] * 3, components=VonMises([NAN, NAN, 0.0], [NAN, NAN, 0.0])),
+    "loc": Mixture(probs=[NAN, 0.25, NAN], components=VonMises([NAN, -1.0, NAN], [NAN, NAN, 4.0])),
+    "direction": Mixture(
+        probs=[NAN] * 3,
+        components=VonMisesFisher([[NAN] * 3, [2.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [NAN, NAN, 0.0]),
+    ),
+    "torus": Mixture(probs=[0.5, 0.5], components=Torus(VonMises([[NAN, 1.0], [NAN, NAN]], [[NAN, 3.0], [NAN, 0.0]]))),
+    "pairs": Mixture(probs=[NAN] * 2, components=SineBivariateVonMises(*PAIR)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "background",
+        *(pytest.param(name, marks=more) for name in ("loc", "direction", "torus")),
+        pytest.param("pairs", marks=slow),
+    ],
+)
+def test_held_parameters(name, key):
+    """Every step keeps what is held and does not lower the likelihood; random starts find no less."""
+    fixed = HELD[name]
+    kind, number = type(fixed.components), fixed.logits.shape[0]
+    x = drawn(VonMises, 400) if kind is VonMises else drawn(Torus, 400)
+    x = np.stack([np.cos(x[:, 0]), np.sin(x[:, 0]), np.sin(x[:, 1])], 1) if kind is VonMisesFisher else x
+    found = Mixture.fit(x, kind, number=number, fixed=fixed)
+    at, values = Mixture.fit(x, kind, number=number, fixed=fixed, starts=1, steps=1), []
+    for _ in range(20):
+        at = Mixture.fit(x, at, fixed=fixed, steps=1, tolerance=-1.0)
+        values.append(float(mean_log_prob(at, x)))
+    assert np.diff(values).min() > -2e-6, values
+    assert float(mean_log_prob(found, x)) > values[-1] - 2e-3
+    for fit in (found, at):
+        np.testing.assert_allclose(fit.probs.sum(), 1, rtol=1e-6)
+        for actual, held in zip(
+            [fit.probs, *jax.tree.leaves(fit.components)],
+            [np.exp(fixed.logits), *jax.tree.leaves(fixed.components)],
+            strict=True,
+        ):
+            known = ~np.isnan(held)
+            scale = np.linalg.norm(held, axis=-1, keepdims=True) if name == "direction" and np.ndim(held) == 2 else 1
+            np.testing.assert_allclose(np.asarray(actual)[known], (np.asarray(held) / scale)[known], rtol=1e-6)
+
+
+def test_a_held_location_has_the_best_concentration():
+    x = drawn(VonMises, 300)
+    fixed = Mixture(probs=[1.0], components=VonMises([0.5], [NAN]))
+    found = Mixture.fit(x, VonMises, number=1, fixed=fixed)
+    expected = VonMises.fit(x, loc=0.5)
+    np.testing.assert_allclose(found.components.concentration[0], expected.concentration, rtol=1e-5)
+
+
+@more
+def test_tied_clusters_on_a_background():
+    fixed = Mixture(probs=[NAN] * 3, components=VonMises([NAN, NAN, 0.0], [NAN, NAN, 0.0]))
+    k = Mixture.fit(drawn(VonMises, 400), VonMises, number=3, fixed=fixed, tied=True).components.concentration
+    assert k[0] == k[1] > 1
+    assert k[2] == 0
+
+
 X = np.zeros((5, 2), np.float32)
+
+
+def held(probs, concentration=NAN):
+    """Return a mixture that holds weights."""
+    return Mixture(probs=probs, components=VonMises(np.zeros(len(probs)), concentration))
+
+
 REFUSED = [
     (
         lambda: Mixture.fit(X, 3, number=2),
@@ -419,6 +489,36 @@ REFUSED = [
     (lambda: Mixture.fit(np.zeros((5, 3)), SineBivariateVonMises, number=2), ValueError, "phi and psi"),
     (lambda: Mixture.fit(np.zeros((5, 3)), TORI), ValueError, r"shape \(5, 3\), but the components .* have 2 angles"),
     (lambda: Mixture.fit(X, Torus, np.ones(3), number=2), ValueError, "Give one weight for each sample"),
+    (
+        lambda: Mixture.fit(X, Torus, number=2, fixed=ANGLES),
+        TypeError,
+        "(?s)fixed=Mixture.* must be a Mixture of Torus.* NaN where to estimate",
+    ),
+    (lambda: Mixture.fit(X, VonMises, number=3, fixed=ANGLES), ValueError, "fixed has 2 components .* the fit has 3"),
+    (lambda: Mixture.fit(X, VonMises, number=3, fixed=held([0.5, 0.6, NAN])), ValueError, "sum to 1.1. Held weights"),
+    (lambda: Mixture.fit(X, VonMises, number=2, fixed=held([0.5, 0.6])), ValueError, "sum to 1.1. Held weights"),
+    (lambda: Mixture.fit(X, VonMises, number=1, fixed=held([NAN], -1.0)), ValueError, "negative concentration"),
+    (lambda: Mixture.fit(X, VonMises, number=1, fixed=held([NAN], np.inf)), ValueError, "fixed holds an infinite"),
+    (
+        lambda: Mixture.fit(
+            np.eye(3),
+            VonMisesFisher,
+            number=1,
+            fixed=Mixture(probs=[NAN], components=VonMisesFisher([[1, NAN, 0]], 1.0)),
+        ),
+        ValueError,
+        "a part of a mean direction",
+    ),
+    (
+        lambda: Mixture.fit(
+            X,
+            SineBivariateVonMises,
+            number=1,
+            fixed=Mixture(probs=[NAN], components=SineBivariateVonMises([0.0], *[NAN] * 4)),
+        ),
+        ValueError,
+        "fixed holds some parameters of a pair",
+    ),
     (lambda: Mixture.fit(X, Torus, axis=1, number=2), ValueError, "out of range"),
 ]
 
