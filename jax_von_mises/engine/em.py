@@ -156,6 +156,8 @@ class Model(Protocol):
 
     empty: Array
     """Parameters of a component, which fill up their number."""
+    of_concentrations: ClassVar[Any]
+    """The index in `parameters` of the numbers that do not exceed the largest concentration in magnitude."""
 
     def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array, held: Array) -> Explained:
         """Go over the data; `held` says which of the parameters are not estimated."""

@@ -6,6 +6,7 @@
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any
@@ -24,7 +25,14 @@ from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution, OfAngles, as_leaf
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
-from jax_von_mises.engine.samples import Array, HostSets, WeightedSets, loop_on_host, warn_of_degrees
+from jax_von_mises.engine.samples import (
+    Array,
+    HostSets,
+    WeightedSets,
+    depth_of_caller,
+    loop_on_host,
+    warn_of_degrees,
+)
 from jax_von_mises.mixture.draw import mixture_of
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.elementary import nan_unless
@@ -364,6 +372,12 @@ class Mixture(OfDensity):
             The best mixture found. With several starts, a poor local maximum is unlikely but possible. NaN where a data
             set has no samples, no positive weight or a negative weight.
 
+        Warns
+        -----
+        UserWarning
+            If the concentration of a component stopped at `largest_concentration`, or if there are fewer distinct
+            samples than components; once for each reason. Also for angles that look like degrees.
+
         Raises
         ------
         KeyboardInterrupt
@@ -419,6 +433,7 @@ class Mixture(OfDensity):
         if not how.directions:
             warn_of_degrees(caller, sets.samples)
         host = HostSets.of(caller, sets, directions=how.directions)
+        warn_of_few(caller, host, counts["number"] if start is None else start._shape()[-1])
         held = None
         if fixed is not None:
             held = held_by(caller, fixed, kind, model, sets, counts["number"] if start is None else start)
@@ -443,6 +458,7 @@ class Mixture(OfDensity):
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
+            warn_of_limit(caller, model, terms, good, data)
             return mixture_from(kind, terms, good, sets)
 
         found: Mixture = em.fit(data, few, first, starts, steps, tolerance, result, shown)
@@ -490,6 +506,42 @@ def held_by(caller: str, fixed: Any, kind: Any, model: em.Model, sets: WeightedS
         )
     log_weights = log_weights - np.log(np.where(free.any(1), 1, total))[:, None]
     return em.Terms(log_weights, model.held(caller, parameters, arguments.compute_dtype(sets.dtype)))
+
+
+def warn_of_few(caller: str, host: HostSets, number: int) -> None:
+    """Warn once if a data set has fewer distinct samples of positive weight than the `number` of components."""
+    for x, share in zip(host.x[host.good], host.share[host.good], strict=True):
+        used = x[share > 0]
+        # The first samples nearly always are enough.
+        if any(len(np.unique(some, axis=0)) >= number for some in (used[: 2 * number], used)):
+            continue
+        warnings.warn(
+            f"{caller}: there are fewer distinct samples ({len(np.unique(used, axis=0))}) than components ({number}), so "
+            "several components fit the same ones. Fit fewer components, or give more samples.",
+            UserWarning,
+            stacklevel=depth_of_caller(),
+        )
+        return
+
+
+def warn_of_limit(caller: str, model: em.Model, terms: em.Terms, good: Array, data: em.Data) -> None:
+    """Warn once if estimated concentrations stopped at the largest one."""
+    place, flat = model.of_concentrations, terms.log_weights.shape + (-1,)
+    at = np.abs(terms.parameters[place].reshape(flat)) >= data.largest
+    if data.held is not None:
+        at &= np.isnan(data.held.parameters[: len(at)][place].reshape(flat))
+    at = at.any(-1) & (terms.log_weights > -np.inf) & good[:, None]
+    if at.any():
+        first, component = np.argwhere(at)[0]
+        where = f"component {component}" + (f" of data set {first}" if len(at) > 1 else "")
+        warnings.warn(
+            f"{caller}: the concentration of {where} stopped at largest_concentration={data.largest:g}"
+            f"{f', and {at.sum() - 1} more did' if at.sum() > 1 else ''}. It may be on a single sample or on equal ones. "
+            "Fit fewer components, or give a smaller largest_concentration; if the samples are that close together, give "
+            "a larger one.",
+            UserWarning,
+            stacklevel=depth_of_caller(),
+        )
 
 
 def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering, normalised: bool = True) -> em.Terms:

@@ -47,6 +47,7 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
 class Dependent:
     """What expectation maximisation asks of pairs; `parameters` are (sets, j, 21), with the `pairs_fit.cumulants`."""
 
+    of_concentrations = ..., slice(2, 5)
     empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
 
     def __init__(self, kind: Kind, caller: str, samples: ArrayLike, tied: bool) -> None:

@@ -1,6 +1,7 @@
 """Compare `Mixture.fit` on the circle and the torus with expectation maximisation in NumPy and SciPy."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import jax
@@ -21,6 +22,8 @@ from jax_von_mises import (
 from jax_von_mises.engine import em
 
 more, slow = pytest.mark.more, pytest.mark.slow
+# Many of these fits are of few samples or stop at a limit; a test of the warnings comes below.
+pytestmark = pytest.mark.filterwarnings("ignore:Mixture.fit. the(re are fewer| concentration of)")
 ANGLES = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
 TORI = Mixture(probs=[0.4, 0.6], components=Torus(VonMises([[-1.0, 2.0], [1.5, -0.5]], [[3.0, 8.0], [6.0, 2.0]])))
 SINES = Mixture(
@@ -445,6 +448,22 @@ def test_a_held_location_has_the_best_concentration():
     found = Mixture.fit(x, VonMises, number=1, fixed=fixed)
     expected = VonMises.fit(x, loc=0.5)
     np.testing.assert_allclose(found.components.concentration[0], expected.concentration, rtol=1e-5)
+
+
+def test_warnings():
+    """A fit warns once of a component at the limit and of few samples, and not of a concentration that is held."""
+    x = np.float32([0.0, 0.0, 0.0, 1.0, 1.2, 1.5, 1.6, 2.0])
+    with pytest.warns(UserWarning, match="concentration of component . stopped at largest_concentration=1000.*") as shown:
+        Mixture.fit(x, VonMises, number=2, largest_concentration=1000)
+    assert len(shown) == 1
+    assert shown[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"fewer distinct samples \(2\) than components \(3\)") as shown:
+        Mixture.fit(x[:4], VonMises, number=3, weights=np.ones(4))
+    assert len(shown) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fixed = Mixture(probs=[NAN, NAN], components=VonMises([0.0, NAN], [1000.0, NAN]))
+        Mixture.fit(x, VonMises, number=2, fixed=fixed, largest_concentration=1000)
 
 
 @more
