@@ -118,6 +118,7 @@ def in_shards(axis_name="rows", **given):
 
 
 PARAMETERS = arrays(("loc", "concentration"))
+TWO = jvm.Mixture(probs=[0.5, 0.5], components=jvm.VonMises([0.0, 1.0], [1.0, 2.0]))
 DRAWN = {"key": KEY, **PARAMETERS}
 DRAW = {"key": "key", "loc": "numbers", "concentration": "numbers", "dtype": "dtype"}
 ONE = jvm.VonMises(0.5, np.full(3, 2.0, np.float32))
@@ -258,6 +259,20 @@ FUNCTIONS = {
                 **{"tolerance": "tolerance", "largest_concentration": "tolerance", "tied": "flag", "fixed": "fit"},
             },
         ),
+        **{
+            f"Mixture.{name}": Refusal(
+                getattr(TWO, name),
+                {"samples": np.arange(3, dtype=np.float32)},
+                {"samples": "numbers", **kinds},
+                renamed="value" if name == "predict" else None,
+            )
+            for name, kinds in {
+                "predict": {},
+                "log_likelihood": {"weights": "numbers", "axis": "axis"},
+                "bic": {"weights": "numbers", "axis": "axis", "parameters": "count"},
+                "aic": {"weights": "numbers", "axis": "axis", "parameters": "count"},
+            }.items()
+        },
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),
         "numpyro.SineBivariateVonMises.log_prob": Refusal(
             THEIR_PAIR.log_prob, {"value": np.ones(2, np.float32)}, {"value": "numbers"}, "log_prob"
@@ -467,11 +482,9 @@ def public():
             found.add(name)
         elif inspect.isclass(value) and issubclass(value, Distribution):
             found |= {name} - ({name} if issubclass(value, Parametric) else set())
-            found |= {
-                f"{name}.{each}"
-                for each in ("fit", "marginal", "from_axes", "from_mode", "isotropic", "watson")
-                if hasattr(value, each)
-            }
+            methods = ("fit", "marginal", "from_axes", "from_mode", "isotropic", "watson")
+            methods += ("predict", "log_likelihood", "bic", "aic")
+            found |= {f"{name}.{each}" for each in methods if hasattr(value, each)}
     return found
 
 

@@ -33,8 +33,7 @@ def households():
 def bic(mixture, x, tied):
     """Return the Bayesian information criterion of a mixture fitted to directions `x`; smaller is better."""
     number, d = mixture.logits.shape[-1], x.shape[1]
-    free = number * d - 1 + (1 if tied else number)
-    return free * np.log(len(x)) - 2 * float(mixture.log_prob(x).sum())
+    return float(mixture.bic(x, parameters=number * d if tied else None))
 
 
 def fits(x, numbers):

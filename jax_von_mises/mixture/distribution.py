@@ -31,6 +31,8 @@ from jax_von_mises.engine.samples import (
     WeightedSets,
     depth_of_caller,
     loop_on_host,
+    merged,
+    total,
     warn_of_degrees,
 )
 from jax_von_mises.mixture.draw import mixture_of
@@ -251,6 +253,56 @@ class Mixture(OfDensity):
         """Return the probability of each component given `value`, along a new last axis."""
         return em.posterior(self._joint("responsibilities", value))
 
+    def predict(self, samples: ArrayLike) -> jax.Array:
+        """Return the index (int32) of the most probable component of each sample; -1 for a sample that is NaN."""
+        joint = self._joint("predict", samples)
+        return jnp.where(jnp.any(jnp.isnan(joint), -1), -1, jnp.argmax(joint, -1)).astype(jnp.int32)
+
+    def log_likelihood(
+        self, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> jax.Array:
+        """Return the sum of `log_prob` over samples, times their weights.
+
+        Parameters
+        ----------
+        samples : array
+            Samples as `log_prob` takes them, which broadcast with the batch of mixtures.
+        weights : array, optional
+            Weight of each sample, 0 or more, as in `fit`. A sample of weight 0 is ignored, also NaN.
+        axis : int or tuple of ints, optional
+            Axes to sum over, of the broadcast samples without the axes of an event; all by default.
+        """
+        return summed("Mixture.log_likelihood", self, samples, weights, axis)[0]
+
+    def bic(
+        self,
+        samples: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+        *,
+        parameters: int | None = None,
+    ) -> jax.Array:
+        """Return the Bayesian information criterion, p log(n) - 2 `log_likelihood`; smaller is better.
+
+        The number n of observations is the sum of the weights. Without `parameters`, the number p of estimated
+        parameters is that of a `fit` of all of them: of the weights but one, and of each component. Give it after a fit
+        with `tied` or `fixed`. The other arguments are those of `log_likelihood`.
+        """
+        value, size = summed("Mixture.bic", self, samples, weights, axis)
+        return free_parameters("Mixture.bic", self, parameters) * jnp.log(size) - 2 * value
+
+    def aic(
+        self,
+        samples: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+        *,
+        parameters: int | None = None,
+    ) -> jax.Array:
+        """Return Akaike's information criterion, 2 p - 2 `log_likelihood`, with the arguments of `bic`."""
+        value, _ = summed("Mixture.aic", self, samples, weights, axis)
+        return 2 * free_parameters("Mixture.aic", self, parameters) - 2 * value
+
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
         self._shape()
         component, values = self.components.broadcast()._drawn_by()
@@ -465,6 +517,61 @@ class Mixture(OfDensity):
         return found
 
 
+def summed(
+    caller: str, mixture: Mixture, samples: ArrayLike, weights: ArrayLike | None, axis: int | Sequence[int] | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the log likelihoods of samples, and the sums of the weights."""
+    samples, event = arguments.parameter(caller, "samples", samples), mixture.event_shape
+    if event and np.shape(samples)[-1:] != event:
+        raise ValueError(
+            f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
+            "sample."
+        )
+    samples = arguments.as_jax(samples, mixture.dtype)
+    shape = np.shape(samples)[: samples.ndim - len(event)]
+    try:
+        shape = jnp.broadcast_shapes(shape, mixture.batch_shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{caller}: samples of shape {samples.shape} and batch_shape={mixture.batch_shape} do not broadcast "
+            "together. Insert axes of length 1 to make them broadcast."
+        ) from error
+    samples = jnp.broadcast_to(samples, shape + event)
+    sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=len(event))
+    value, size = weighted_sum(mixture.log_prob(samples), sets)
+    return value, size
+
+
+@jax.jit
+def weighted_sum(logs: jax.Array, sets: WeightedSets) -> tuple[jax.Array, jax.Array]:
+    """Return the weighted sums of `logs` over the axes of the data sets, and the sums of the weights."""
+    if sets.weights is not None:
+        weights = jnp.broadcast_to(jnp.asarray(sets.weights, logs.dtype), logs.shape)
+        logs = nan_unless(jnp.where(weights == 0, 0, weights * logs), weights >= 0)
+    return total(merged(logs, sets.axes)), sets.observations().astype(logs.dtype)
+
+
+def free_parameters(caller: str, mixture: Mixture, given: int | None) -> int:
+    """Return how many parameters a fit estimates, if it is not `given`."""
+    if given is not None:
+        return arguments.whole_number(caller, "parameters", given, 0, 2**31)
+    components, number = mixture.components, mixture._shape()[-1]
+    one = getattr(components, "components", components)  # of a torus, the distribution of its angles
+    declared = getattr(one, "PARAMETERS", ())
+    if not declared or any(each.event_rank and each.values != "direction" for each in declared):
+        raise TypeError(
+            f"{caller}: give `parameters`, the number of estimated parameters, since that of a mixture of "
+            f"{type(components).__name__} is not known."
+        )
+    each = sum(not parameter.event_rank for parameter in declared)
+    if one is not components:
+        each *= math.prod(mixture.event_shape)
+    # A direction has one number less than its vector, and one that is orthogonal to another, two.
+    directions = sum(parameter.event_rank for parameter in declared)
+    each += sum(mixture.event_shape[-1] - 1 - k for k in range(directions))
+    return number * (each + 1) - 1
+
+
 def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Iterable[None]]:
     """Return a function that passes steps on, with a count of them on the screen if `progress` is true."""
     if not arguments.flag(caller, "progress", progress):
@@ -498,13 +605,13 @@ def held_by(caller: str, fixed: Any, kind: Any, model: em.Model, sets: WeightedS
     if np.isinf(parameters).any() or (log_weights == np.inf).any():
         raise ValueError(f"{caller}: fixed holds an infinite number. Give finite ones, and NaN where to estimate.")
     free = np.isnan(log_weights)
-    total = np.sum(np.exp(np.where(free, -np.inf, log_weights)), 1)
-    if np.any((total >= 1) & free.any(1)) or np.any((np.abs(total - 1) > 1e-3) & ~free.any(1)):
+    held = np.sum(np.exp(np.where(free, -np.inf, log_weights)), 1)
+    if np.any((held >= 1) & free.any(1)) or np.any((np.abs(held - 1) > 1e-3) & ~free.any(1)):
         raise ValueError(
-            f"{caller}: the weights that fixed holds sum to {total[np.argmax(np.abs(total - 1))]:g}. Held weights must "
+            f"{caller}: the weights that fixed holds sum to {held[np.argmax(np.abs(held - 1))]:g}. Held weights must "
             "sum to 1 if all are held, and to less otherwise."
         )
-    log_weights = log_weights - np.log(np.where(free.any(1), 1, total))[:, None]
+    log_weights = log_weights - np.log(np.where(free.any(1), 1, held))[:, None]
     return em.Terms(log_weights, model.held(caller, parameters, arguments.compute_dtype(sets.dtype)))
 
 
@@ -516,8 +623,8 @@ def warn_of_few(caller: str, host: HostSets, number: int) -> None:
         if any(len(np.unique(some, axis=0)) >= number for some in (used[: 2 * number], used)):
             continue
         warnings.warn(
-            f"{caller}: there are fewer distinct samples ({len(np.unique(used, axis=0))}) than components ({number}), so "
-            "several components fit the same ones. Fit fewer components, or give more samples.",
+            f"{caller}: there are fewer distinct samples ({len(np.unique(used, axis=0))}) than components ({number}), "
+            "so several components fit the same ones. Fit fewer components, or give more samples.",
             UserWarning,
             stacklevel=depth_of_caller(),
         )
@@ -534,11 +641,11 @@ def warn_of_limit(caller: str, model: em.Model, terms: em.Terms, good: Array, da
     if at.any():
         first, component = np.argwhere(at)[0]
         where = f"component {component}" + (f" of data set {first}" if len(at) > 1 else "")
+        others = f", and {at.sum() - 1} more did" if at.sum() > 1 else ""
         warnings.warn(
-            f"{caller}: the concentration of {where} stopped at largest_concentration={data.largest:g}"
-            f"{f', and {at.sum() - 1} more did' if at.sum() > 1 else ''}. It may be on a single sample or on equal ones. "
-            "Fit fewer components, or give a smaller largest_concentration; if the samples are that close together, give "
-            "a larger one.",
+            f"{caller}: the concentration of {where} stopped at largest_concentration={data.largest:g}{others}. It may "
+            "be on a single sample or on equal ones. Fit fewer components, or give a smaller largest_concentration; if "
+            "the samples are that close together, give a larger one.",
             UserWarning,
             stacklevel=depth_of_caller(),
         )

@@ -1,6 +1,7 @@
 """Say what mixtures of dependent angles need to be fitted."""
 
 import functools
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,7 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
 class Dependent:
     """What expectation maximisation asks of pairs; `parameters` are (sets, j, 21), with the `pairs_fit.cumulants`."""
 
-    of_concentrations = ..., slice(2, 5)
+    of_concentrations: ClassVar[Any] = (..., slice(2, 5))
     empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
 
     def __init__(self, kind: Kind, caller: str, samples: ArrayLike, tied: bool) -> None:

@@ -12,7 +12,9 @@ from scipy import optimize, special
 
 from jax_von_mises import (
     CosineBivariateVonMises,
+    Kent,
     Mixture,
+    ProjectedNormal,
     SineBivariateVonMises,
     Torus,
     VonMises,
@@ -20,6 +22,7 @@ from jax_von_mises import (
     WrappedCauchy,
 )
 from jax_von_mises.engine import em
+from jax_von_mises.mixture.distribution import free_parameters
 
 more, slow = pytest.mark.more, pytest.mark.slow
 # Many of these fits are of few samples or stop at a limit; a test of the warnings comes below.
@@ -453,7 +456,9 @@ def test_a_held_location_has_the_best_concentration():
 def test_warnings():
     """A fit warns once of a component at the limit and of few samples, and not of a concentration that is held."""
     x = np.float32([0.0, 0.0, 0.0, 1.0, 1.2, 1.5, 1.6, 2.0])
-    with pytest.warns(UserWarning, match="concentration of component . stopped at largest_concentration=1000.*") as shown:
+    with pytest.warns(
+        UserWarning, match="concentration of component . stopped at largest_concentration=1000.*"
+    ) as shown:
         Mixture.fit(x, VonMises, number=2, largest_concentration=1000)
     assert len(shown) == 1
     assert shown[0].filename == __file__
@@ -472,6 +477,37 @@ def test_tied_clusters_on_a_background():
     k = Mixture.fit(drawn(VonMises, 400), VonMises, number=3, fixed=fixed, tied=True).components.concentration
     assert k[0] == k[1] > 1
     assert k[2] == 0
+
+
+def test_criteria():
+    """`log_likelihood` ignores weights of 0 and sums along an axis; the criteria count the parameters of each class."""
+    x = drawn(VonMises, 300)
+    value = float(np.sum(ANGLES.log_prob(x), dtype=float))
+    np.testing.assert_allclose(ANGLES.log_likelihood(x), value, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(Mixture.bic)(ANGLES, x), 5 * np.log(300) - 2 * value, rtol=1e-6)
+    np.testing.assert_allclose(ANGLES.aic(x, parameters=4), 8 - 2 * value, rtol=1e-6)
+    holes, w = np.r_[x, np.float32(NAN)], np.r_[np.ones(300), 0]
+    np.testing.assert_allclose(ANGLES.bic(holes, w), ANGLES.bic(x), rtol=1e-6)
+    assert np.isnan(ANGLES.log_likelihood(x, np.full(300, -1.0)))
+    several = Mixture(logits=jnp.zeros((3, 2)), components=VonMises(jnp.zeros((3, 2)), 1.0))
+    assert several.aic(x[:, None], axis=0).shape == (3,)
+    mean = np.eye(3, dtype=np.float32)[:2]
+    counts = [(TORI, 9), (SINES, 11), (Mixture(probs=[1, 1], components=VonMisesFisher(mean, 2.0)), 7)]
+    counts += [(Mixture(probs=[1, 1], components=Kent(mean, mean[::-1], 2.0, 0.5)), 11)]
+    for mixture, number in counts:
+        assert free_parameters("bic", mixture, None) == number
+    wide = Mixture(probs=[1, 1], components=ProjectedNormal(mean))
+    with pytest.raises(TypeError, match=r"give `parameters`.* ProjectedNormal is not known"):
+        wide.bic(mean)
+    with pytest.raises(ValueError, match="its last axis must have the length 3"):
+        wide.log_likelihood(mean[:, :2])
+
+
+def test_predict():
+    found = ANGLES.predict(np.float32([-1.0, 1.5, NAN]))
+    assert found.dtype == np.int32
+    assert found.tolist() == [0, 1, -1]
+    assert TORI.predict(np.zeros((4, 2), np.float32)).shape == (4,)
 
 
 X = np.zeros((5, 2), np.float32)
