@@ -271,6 +271,7 @@ FUNCTIONS = {
                 "log_likelihood": {"weights": "numbers", "axis": "axis"},
                 "bic": {"weights": "numbers", "axis": "axis", "parameters": "count"},
                 "aic": {"weights": "numbers", "axis": "axis", "parameters": "count"},
+                "standard_errors": {"weights": "numbers"},
             }.items()
         },
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),

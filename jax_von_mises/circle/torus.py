@@ -20,6 +20,7 @@ from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.von_mises.clusters import Independent, number_of_angles
 from jax_von_mises.von_mises.distribution import VonMises
+from jax_von_mises.von_mises.fitting import Estimate
 
 
 def last_axis(caller: str, shape: tuple[int, ...], meaning: str) -> tuple[tuple[int, ...], int]:
@@ -71,6 +72,7 @@ class Torus(Distribution):
         model=lambda caller, samples, tied: Independent(number_of_angles(caller, samples), tied),
         parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
         distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
+        estimate=Estimate,
     )
 
     @property

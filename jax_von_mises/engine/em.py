@@ -193,6 +193,8 @@ class Clustering(NamedTuple):
     """Returns the parameters (..., j, ...) in float64, from broadcast distributions with a batch (..., j)."""
     distribution: Callable[[Any, Array], Any]
     """Returns distributions of the class, from the class and the parameters (..., j, ...)."""
+    estimate: Any
+    """The named tuple of the standard errors of the parameters, in the order of the leaves of a distribution."""
     event_ndim: int = 1
     """How many last axes of the samples belong to one of them."""
     directions: bool = False

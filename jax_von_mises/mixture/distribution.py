@@ -9,12 +9,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -50,6 +52,15 @@ MOST_STEPS = 128
 NEEDED = {name: name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")}
 NEEDED |= dict.fromkeys(("interval", "entropy", "mode", "moment", "kl_divergence"), "moment")
 NEEDED |= dict.fromkeys(("mean", "mean_resultant_length", "variance"), "_unit_means")
+
+
+class Estimate(NamedTuple):
+    """Standard errors of a mixture."""
+
+    probs: jax.Array
+    """Of the weights, of shape (components,)."""
+    components: Any
+    """A named tuple with those of the components' parameters, as their `standard_errors` returns it."""
 
 
 @pytree("logits", "components")
@@ -303,6 +314,52 @@ class Mixture(OfDensity):
         value, _ = summed("Mixture.aic", self, samples, weights, axis)
         return 2 * free_parameters("Mixture.aic", self, parameters) - 2 * value
 
+    def standard_errors(self, samples: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
+        """Return the standard errors of the parameters of a fit to `samples`, from the observed information.
+
+        The information is minus the matrix of second derivatives of the log likelihood with respect to all weights and
+        parameters, also those that the fit held or tied. The errors are good near a maximum with many samples for each
+        component. They are NaN where the matrix is not positive definite: at a component of weight 0 or concentration
+        0, for two equal components, and often at a component that stopped at `largest_concentration`.
+
+        Parameters
+        ----------
+        samples : array
+            The samples of the fit, of one data set.
+        weights : array, optional
+            Number of observations that each sample stands for, as in `fit`.
+
+        Returns
+        -------
+        Estimate
+            `probs`, of shape (components,), and `components`, a named tuple with a field for each parameter, such as
+            `loc` in radians and `concentration`, of the shape of the parameter. The error of a mean direction is an
+            angle in radians, the root mean square over the tangents, of shape (components,).
+
+        Raises
+        ------
+        TypeError
+            For components of which `fit` fits no mixtures, and for a mixture with a batch.
+        """
+        caller = "Mixture.standard_errors"
+        kind, whole = says_how_to_fit(type(self.components)), self.broadcast()
+        if kind is None or len(jax.tree.leaves(whole.components)) != len(kind.CLUSTERING.estimate._fields):
+            raise TypeError(
+                f"{caller}: standard errors of a mixture of {type(self.components).__name__} are not supported. "
+                f"Components may be {names_of_fitted()}; otherwise, fit bootstrap samples."
+            )
+        if whole.batch_shape:
+            raise TypeError(
+                f"{caller}: batch_shape={whole.batch_shape} must be (). Index the batch, one after the other."
+            )
+        samples, how = checked_samples(caller, self, samples), kind.CLUSTERING
+        sets = WeightedSets.of(caller, "sample", samples, weights, None, event_ndim=len(self.event_shape))
+        compute = arguments.compute_dtype(self.dtype)
+        whole = jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), whole)
+        errors = observed_errors(whole, sets.padded(), directions=how.directions)
+        probs, *each = (error.astype(self.dtype) for error in errors)
+        return Estimate(probs, how.estimate(*each))
+
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
         self._shape()
         component, values = self.components.broadcast()._drawn_by()
@@ -517,17 +574,72 @@ class Mixture(OfDensity):
         return found
 
 
-def summed(
-    caller: str, mixture: Mixture, samples: ArrayLike, weights: ArrayLike | None, axis: int | Sequence[int] | None
-) -> tuple[jax.Array, jax.Array]:
-    """Return the log likelihoods of samples, and the sums of the weights."""
+def checked_samples(caller: str, mixture: Mixture, samples: ArrayLike) -> ArrayLike:
+    """Return samples whose last axes belong to an event of the mixture."""
     samples, event = arguments.parameter(caller, "samples", samples), mixture.event_shape
     if event and np.shape(samples)[-1:] != event:
         raise ValueError(
             f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
             "sample."
         )
-    samples = arguments.as_jax(samples, mixture.dtype)
+    return samples
+
+
+@functools.partial(jax.jit, static_argnames="directions")
+def observed_errors(mixture: Mixture, sets: WeightedSets, directions: bool) -> list[jax.Array]:
+    """Return the standard errors of the weights and of the leaves of the components of a mixture without a batch."""
+    leaves, structure = jax.tree.flatten(mixture.components)
+    log_weights = mixture.log_weights()
+    number, dtype = log_weights.shape[0], log_weights.dtype
+    x, share = sets.rows()
+    x = jnp.moveaxis(x, -1, 0).astype(dtype)
+    # Changes of the logits that do not change their sum.
+    contrasts = tangents_of(jnp.full(number, number**-0.5, dtype))
+    none = [jnp.zeros(number - 1, dtype), *map(jnp.zeros_like, leaves)]
+    if directions:
+        means = leaves[0] / jnp.linalg.norm(leaves[0], axis=-1, keepdims=True)
+        tangents = jax.vmap(tangents_of)(means)
+        none[1] = none[1][:, 1:]
+    start, unravel = ravel_pytree(none)
+
+    def mean_log_prob(numbers: jax.Array) -> jax.Array:
+        change, *moves = unravel(numbers)
+        moved = [leaf + move for leaf, move in zip(leaves[directions:], moves[directions:], strict=True)]
+        if directions:
+            moved = [means + jnp.einsum("jdi,ji->jd", tangents, moves[0], precision=lax.Precision.HIGHEST), *moved]
+        at = Mixture(logits=log_weights + contrasts @ change, components=jax.tree.unflatten(structure, moved))
+        return total(share * jnp.where(share > 0, at.log_prob(x), 0))
+
+    # One column after the other, so that the memory does not grow with the number of parameters.
+    slope = jax.grad(mean_log_prob)
+    columns = lax.map(lambda along: jax.jvp(slope, (start,), (along,))[1], jnp.eye(len(start), dtype=dtype))
+    information = -0.5 * (columns + columns.T)
+    scale = jnp.sqrt(jnp.diagonal(information))
+    # The Cholesky factor is NaN where the matrix is not positive definite.
+    factor = jnp.linalg.cholesky(information / jnp.outer(scale, scale))
+    root = solve_triangular(factor, jnp.diag(1 / scale), lower=True) / jnp.sqrt(sets.observations())
+    weights = jnp.exp(log_weights)
+    of_weights = weights[:, None] * (contrasts - (weights @ contrasts)[None])
+    probs = jnp.sqrt(jnp.sum(jnp.square(root[:, : number - 1] @ of_weights.T), 0))
+    _, *errors = unravel(jnp.sqrt(jnp.sum(jnp.square(root), 0)))
+    if directions:
+        errors[0] = jnp.sqrt(jnp.mean(jnp.square(errors[0]), -1))
+    return [probs + 0 * jnp.sum(root), *errors]
+
+
+def tangents_of(unit: jax.Array) -> jax.Array:
+    """Return the columns of an orthonormal basis of the plane that is orthogonal to a `unit` vector, (d, d - 1)."""
+    mirror = unit.at[0].add(jnp.where(unit[0] < 0, -1, 1).astype(unit.dtype))
+    basis = jnp.eye(len(unit), dtype=unit.dtype) - 2 * jnp.outer(mirror, mirror) / jnp.sum(jnp.square(mirror))
+    return basis[:, 1:]
+
+
+def summed(
+    caller: str, mixture: Mixture, samples: ArrayLike, weights: ArrayLike | None, axis: int | Sequence[int] | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the log likelihoods of samples, and the sums of the weights."""
+    event = mixture.event_shape
+    samples = arguments.as_jax(checked_samples(caller, mixture, samples), mixture.dtype)
     shape = np.shape(samples)[: samples.ndim - len(event)]
     try:
         shape = jnp.broadcast_shapes(shape, mixture.batch_shape)

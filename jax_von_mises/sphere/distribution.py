@@ -82,6 +82,7 @@ class VonMisesFisher(Parametric):
         model=lambda caller, x, tied: Directions(arguments.dimension(caller, "samples", x), tied),
         parameters=lambda one: parameters_of_cluster(one),
         distribution=lambda kind, parameters: kind(parameters[..., :-1], parameters[..., -1]),
+        estimate=Estimate,
         directions=True,
     )
 

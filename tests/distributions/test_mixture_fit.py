@@ -503,6 +503,40 @@ def test_criteria():
         wide.log_likelihood(mean[:, :2])
 
 
+def test_standard_errors_of_one_component():
+    """They are those of the component, and count weights; two equal components have none."""
+    x, one = drawn(VonMises, 300), VonMises([1.0], [2.0])
+    fitted = Mixture.fit(x, Mixture(probs=[1.0], components=one), tolerance=1e-9)
+    alone = fitted.components.standard_errors(600)
+    errors = fitted.standard_errors(x, np.full(300, 2.0))
+    assert errors.probs.tolist() == [0]
+    np.testing.assert_allclose(errors.components.loc, alone.loc, rtol=1e-3)
+    np.testing.assert_allclose(errors.components.concentration, alone.concentration, rtol=1e-3)
+    assert np.isnan(jax.tree.leaves(Mixture(probs=[1, 1], components=VonMises([0, 0], 1.0)).standard_errors(x))).all()
+    with pytest.raises(TypeError, match=r"batch_shape=\(3,\) must be"):
+        Mixture(logits=jnp.zeros((3, 1)), components=one).standard_errors(x)
+    with pytest.raises(TypeError, match=r"of WrappedCauchy are not supported\. Components may be .*fit bootstrap"):
+        Mixture(probs=[1.0], components=WrappedCauchy([0.0], 0.5)).standard_errors(x)
+
+
+@more
+@pytest.mark.parametrize("name", ["angles", "directions", pytest.param("tori", marks=slow)])
+def test_standard_errors_of_many_fits(name, key):
+    """The standard deviations of 100 fits agree with the standard errors, and those of directions as angles."""
+    means = np.float32([[0.0, 0.6, 0.8], [1.0, 0.0, 0.0]])
+    directions = Mixture(probs=[0.3, 0.7], components=VonMisesFisher(means, np.float32([8.0, 20.0])))
+    truth = directions if name == "directions" else KINDS[name]
+    x = truth.sample(key, (100, 1000))
+    fits = Mixture.fit(x, truth, axis=1)
+    leaves, wanted = jax.tree.leaves(fits.components), list(map(np.asarray, jax.tree.leaves(truth.components)))
+    spread = [np.std(fits.probs, 0), *(np.std(leaf, 0) for leaf in leaves)]
+    if name == "directions":
+        spread[1] = np.sqrt(np.mean(np.sum(np.square(np.asarray(leaves[0]) - wanted[0]), -1), 0) / 2)
+    errors = truth.standard_errors(x.reshape(-1, *truth.event_shape))
+    for actual, expected in zip(jax.tree.leaves(errors), spread, strict=True):
+        np.testing.assert_allclose(10 * actual, expected, rtol=0.3)
+
+
 def test_predict():
     found = ANGLES.predict(np.float32([-1.0, 1.5, NAN]))
     assert found.dtype == np.int32
