@@ -129,7 +129,7 @@ def main(arguments=None):
     found = fits(x, numbers)
     criteria = {case: bic(mixture, x, case[1]) for case, mixture in found.items()}
     best = found[min(numbers, key=lambda number: criteria[number, False]), False]
-    of = np.asarray(jnp.argmax(best.responsibilities(x), -1))
+    of = np.asarray(best.predict(x))
     print(bic_table(criteria, numbers), component_table(best, of, women), sep="\n\n")
 
     vectors, labels = embeddings(jax.random.key(0), count)
