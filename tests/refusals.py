@@ -118,6 +118,7 @@ def in_shards(axis_name="rows", **given):
 
 
 PARAMETERS = arrays(("loc", "concentration"))
+TWO = jvm.Mixture(probs=[0.5, 0.5], components=jvm.VonMises([0.0, 1.0], [1.0, 2.0]))
 DRAWN = {"key": KEY, **PARAMETERS}
 DRAW = {"key": "key", "loc": "numbers", "concentration": "numbers", "dtype": "dtype"}
 ONE = jvm.VonMises(0.5, np.full(3, 2.0, np.float32))
@@ -286,9 +287,24 @@ FUNCTIONS = {
                     "number": "count",
                 },
                 **{"key": "key", "starts": "count", "steps": "count", "progress": "flag"},
-                **{"tolerance": "tolerance", "largest_concentration": "tolerance", "tied": "flag"},
+                **{"tolerance": "tolerance", "largest_concentration": "tolerance", "tied": "flag", "fixed": "fit"},
             },
         ),
+        **{
+            f"Mixture.{name}": Refusal(
+                getattr(TWO, name),
+                {"samples": np.arange(3, dtype=np.float32)},
+                {"samples": "numbers", **kinds},
+                renamed="value" if name == "predict" else None,
+            )
+            for name, kinds in {
+                "predict": {},
+                "log_likelihood": {"weights": "numbers", "axis": "axis"},
+                "bic": {"weights": "numbers", "axis": "axis", "parameters": "count"},
+                "aic": {"weights": "numbers", "axis": "axis", "parameters": "count"},
+                "standard_errors": {"weights": "numbers"},
+            }.items()
+        },
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),
         "numpyro.SineBivariateVonMises.log_prob": Refusal(
             THEIR_PAIR.log_prob, {"value": np.ones(2, np.float32)}, {"value": "numbers"}, "log_prob"
@@ -501,7 +517,9 @@ def public():
             made_by = {each for each in dir(value) if isinstance(inspect.getattr_static(value, each), classmethod)}
             # Those from natural parameters are classes of their own, which take objects as pytrees do.
             made_by = {each for each in made_by if each[0] != "_"} - {"from_natural"}
-            found |= {f"{name}.{each}" for each in made_by | ({"marginal"} & set(dir(value)))}
+            others = {"marginal", "predict", "log_likelihood", "bic", "aic"}
+            others |= {"standard_errors"} if name == "Mixture" else set()  # the tests of conformance call the others
+            found |= {f"{name}.{each}" for each in made_by | (others & set(dir(value)))}
     return found
 
 

@@ -31,12 +31,6 @@ def measured():
     return np.deg2rad(DEGREES).astype(np.float32)
 
 
-def bic(mixture, x):
-    """Return the Bayesian information criterion of a fitted mixture; smaller is better."""
-    free = 3 * mixture.logits.shape[-1] - 1
-    return free * np.log(len(x)) - 2 * float(mixture.log_prob(x).sum())
-
-
 def scipy_fit(x):
     """Return SciPy's estimates of the direction and of the concentration."""
     concentration, loc, _ = stats.vonmises.fit(x, fscale=1)
@@ -128,7 +122,7 @@ def main(arguments=None):
     models = VonMises.fit(x), mixtures[1]
     print(estimate_table(x, keys[0], count), end="\n\n")
     print(test_table(x, keys[1:], mixtures[1], (count, fewer)), end="\n\n")
-    criteria = ", ".join(f"{bic(mixture, x):.1f}" for mixture in mixtures)
+    criteria = ", ".join(f"{mixture.bic(x):.1f}" for mixture in mixtures)
     print(f"BIC with one, two and three components: {criteria}")
     draw(options.out, picture, x, models)
 

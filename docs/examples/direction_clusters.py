@@ -33,8 +33,7 @@ def households():
 def bic(mixture, x, tied):
     """Return the Bayesian information criterion of a mixture fitted to directions `x`; smaller is better."""
     number, d = mixture.logits.shape[-1], x.shape[1]
-    free = number * d - 1 + (1 if tied else number)
-    return free * np.log(len(x)) - 2 * float(mixture.log_prob(x).sum())
+    return float(mixture.bic(x, parameters=number * d if tied else None))
 
 
 def fits(x, numbers):
@@ -130,7 +129,7 @@ def main(arguments=None):
     found = fits(x, numbers)
     criteria = {case: bic(mixture, x, case[1]) for case, mixture in found.items()}
     best = found[min(numbers, key=lambda number: criteria[number, False]), False]
-    of = np.asarray(jnp.argmax(best.responsibilities(x), -1))
+    of = np.asarray(best.predict(x))
     print(bic_table(criteria, numbers), component_table(best, of, women), sep="\n\n")
 
     vectors, labels = embeddings(jax.random.key(0), count)

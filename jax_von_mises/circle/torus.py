@@ -74,6 +74,7 @@ class Torus(Distribution):
         model=lambda caller, samples, tied: Independent(number_of_angles(caller, samples), tied),
         parameters=lambda one: np.stack([one.components.loc, one.components.concentration], -2, dtype=np.float64),
         distribution=lambda kind, parameters: kind(VonMises(parameters[..., 0, :], parameters[..., 1, :])),
+        estimate=Estimate,
     )
 
     @classmethod

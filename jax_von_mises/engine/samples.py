@@ -296,6 +296,11 @@ class HostSets:
         x = np.stack([x[places] for x, places in zip(self.x, chosen, strict=True)])
         return dataclasses.replace(self, x=x, share=np.full(x.shape[:2], 1 / number))
 
+    def repeated(self, number: int) -> "HostSets":
+        """Return `number` copies of the data sets."""
+        x, share, good = (np.concatenate([each] * number) for each in (self.x, self.share, self.good))
+        return HostSets(x, share, good, self.dtype)
+
     def on_device(self) -> tuple[jax.Array, jax.Array]:
         """Return samples (sets, event, n) and shares (sets, n) on the device.
 

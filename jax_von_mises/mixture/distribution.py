@@ -6,14 +6,17 @@
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -24,7 +27,16 @@ from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution, OfAngles, as_leaf
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
-from jax_von_mises.engine.samples import Array, HostSets, WeightedSets, loop_on_host, warn_of_degrees
+from jax_von_mises.engine.samples import (
+    Array,
+    HostSets,
+    WeightedSets,
+    depth_of_caller,
+    loop_on_host,
+    merged,
+    total,
+    warn_of_degrees,
+)
 from jax_von_mises.mixture.draw import mixture_of
 from jax_von_mises.numerics.circle import largest_angle
 from jax_von_mises.numerics.elementary import nan_unless
@@ -40,6 +52,15 @@ MOST_STEPS = 128
 NEEDED = {name: name for kind in (OfAngles, OfDensity) for name in vars(kind) if not name.startswith("_")}
 NEEDED |= dict.fromkeys(("interval", "entropy", "mode", "moment", "kl_divergence"), "moment")
 NEEDED |= dict.fromkeys(("mean", "mean_resultant_length", "variance"), "_unit_means")
+
+
+class Estimate(NamedTuple):
+    """Standard errors of a mixture."""
+
+    probs: jax.Array
+    """Of the weights, of shape (components,)."""
+    components: Any
+    """A named tuple with those of the components' parameters, as their `standard_errors` returns it."""
 
 
 @pytree("logits", "components")
@@ -244,6 +265,102 @@ class Mixture(OfDensity):
         """Return the probability of each component given `value`, along a new last axis."""
         return em.posterior(self._joint("responsibilities", value))
 
+    def predict(self, samples: ArrayLike) -> jax.Array:
+        """Return the index (int32) of the most probable component of each sample; -1 for a sample that is NaN."""
+        joint = self._joint("predict", samples)
+        return jnp.where(jnp.any(jnp.isnan(joint), -1), -1, jnp.argmax(joint, -1)).astype(jnp.int32)
+
+    def log_likelihood(
+        self, samples: ArrayLike, weights: ArrayLike | None = None, axis: int | Sequence[int] | None = None
+    ) -> jax.Array:
+        """Return the sum of `log_prob` over samples, times their weights.
+
+        Parameters
+        ----------
+        samples : array
+            Samples as `log_prob` takes them, which broadcast with the batch of mixtures.
+        weights : array, optional
+            Weight of each sample, 0 or more, as in `fit`. A sample of weight 0 is ignored, also NaN.
+        axis : int or tuple of ints, optional
+            Axes to sum over, of the broadcast samples without the axes of an event; all by default.
+        """
+        return summed("Mixture.log_likelihood", self, samples, weights, axis)[0]
+
+    def bic(
+        self,
+        samples: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+        *,
+        parameters: int | None = None,
+    ) -> jax.Array:
+        """Return the Bayesian information criterion, p log(n) - 2 `log_likelihood`; smaller is better.
+
+        The number n of observations is the sum of the weights. Without `parameters`, the number p of estimated
+        parameters is that of a `fit` of all of them: of the weights but one, and of each component. Give it after a fit
+        with `tied` or `fixed`. The other arguments are those of `log_likelihood`.
+        """
+        value, size = summed("Mixture.bic", self, samples, weights, axis)
+        return free_parameters("Mixture.bic", self, parameters) * jnp.log(size) - 2 * value
+
+    def aic(
+        self,
+        samples: ArrayLike,
+        weights: ArrayLike | None = None,
+        axis: int | Sequence[int] | None = None,
+        *,
+        parameters: int | None = None,
+    ) -> jax.Array:
+        """Return Akaike's information criterion, 2 p - 2 `log_likelihood`, with the arguments of `bic`."""
+        value, _ = summed("Mixture.aic", self, samples, weights, axis)
+        return 2 * free_parameters("Mixture.aic", self, parameters) - 2 * value
+
+    def standard_errors(self, samples: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
+        """Return the standard errors of the parameters of a fit to `samples`, from the observed information.
+
+        The information is minus the matrix of second derivatives of the log likelihood with respect to all weights and
+        parameters, also those that the fit held or tied. The errors are good near a maximum with many samples for each
+        component. They are NaN where the matrix is not positive definite: at a component of weight 0 or concentration
+        0, for two equal components, and often at a component that stopped at `largest_concentration`.
+
+        Parameters
+        ----------
+        samples : array
+            The samples of the fit, of one data set.
+        weights : array, optional
+            Number of observations that each sample stands for, as in `fit`.
+
+        Returns
+        -------
+        Estimate
+            `probs`, of shape (components,), and `components`, a named tuple with a field for each parameter, such as
+            `loc` in radians and `concentration`, of the shape of the parameter. The error of a mean direction is an
+            angle in radians, the root mean square over the tangents, of shape (components,).
+
+        Raises
+        ------
+        TypeError
+            For components of which `fit` fits no mixtures, and for a mixture with a batch.
+        """
+        caller = "Mixture.standard_errors"
+        kind, whole = says_how_to_fit(type(self.components)), self.broadcast()
+        if kind is None or len(jax.tree.leaves(whole.components)) != len(kind.CLUSTERING.estimate._fields):
+            raise TypeError(
+                f"{caller}: standard errors of a mixture of {type(self.components).__name__} are not supported. "
+                f"Components may be {names_of_fitted()}; otherwise, fit bootstrap samples."
+            )
+        if whole.batch_shape:
+            raise TypeError(
+                f"{caller}: batch_shape={whole.batch_shape} must be (). Index the batch, one after the other."
+            )
+        samples, how = checked_samples(caller, self, samples), kind.CLUSTERING
+        sets = WeightedSets.of(caller, "sample", samples, weights, None, event_ndim=len(self.event_shape))
+        compute = arguments.compute_dtype(self.dtype)
+        whole = jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), whole)
+        errors = observed_errors(whole, sets.padded(), directions=how.directions)
+        probs, *each = (error.astype(self.dtype) for error in errors)
+        return Estimate(probs, how.estimate(*each))
+
     def _drawn_by(self) -> tuple[Family, dict[str, Any]]:
         self._shape()
         component, values = self.components.broadcast()._drawn_by()
@@ -307,6 +424,7 @@ class Mixture(OfDensity):
         tolerance: float = 1e-6,
         largest_concentration: float = 1e4,
         tied: bool = False,
+        fixed: "Mixture | None" = None,
         progress: bool = False,
     ) -> "Mixture":
         """Fit a mixture by expectation maximisation; no step decreases the likelihood.
@@ -338,6 +456,7 @@ class Mixture(OfDensity):
             Number of starts. Each takes a few steps, on 2^14 of the samples if there are more, or on fewer, down to
             2^12, above 32 dimensions. The one with the largest likelihood continues. The starts are spread over the
             samples, as in k-means++. For pairs of angles, every second start has random locations and correlations.
+            With up to 128 samples, which have many local maxima, there are 8 times as many starts, except for pairs.
         steps : int
             Largest number of steps.
         tolerance : float
@@ -351,6 +470,12 @@ class Mixture(OfDensity):
         tied : bool
             Give all components of a mixture the same concentration (for each angle, on a torus). Pairs have no such
             fit.
+        fixed : Mixture, optional
+            A mixture of the same class and number of components that holds weights and parameters: numbers are held,
+            and NaN is estimated. For example, ``Mixture(probs=[nan, nan], components=VonMises([nan, 0], [nan, 0]))``
+            has a uniform background. Held weights are probabilities (with `logits`, their logarithms), and the others
+            share the rest. A mean direction is held or estimated as a vector, and a pair's component with all its
+            parameters. Held concentrations may exceed `largest_concentration`; with `tied`, the others are equal.
         progress : bool
             Show the number of steps taken, with tqdm (``pip install tqdm``).
 
@@ -359,6 +484,12 @@ class Mixture(OfDensity):
         Mixture
             The best mixture found. With several starts, a poor local maximum is unlikely but possible. NaN where a data
             set has no samples, no positive weight or a negative weight.
+
+        Warns
+        -----
+        UserWarning
+            If the concentration of a component stopped at `largest_concentration`, or if there are fewer distinct
+            samples than components; once for each reason. Also for angles that look like degrees.
 
         Raises
         ------
@@ -415,26 +546,146 @@ class Mixture(OfDensity):
         if not how.directions:
             warn_of_degrees(caller, sets.samples)
         host = HostSets.of(caller, sets, directions=how.directions)
-        data = few = em.Data(model, *host.on_device(), largest)
+        warn_of_few(caller, host, counts["number"] if start is None else start._shape()[-1])
+        held = None
+        if fixed is not None:
+            held = held_by(caller, fixed, kind, model, sets, counts["number"] if start is None else start)
+        good, copies = host.good, em.copies_of(model, *host.share.shape) if starts > 0 else 1
+        if copies > 1:
+            host, starts = host.repeated(copies), -(-em.MORE_STARTS * starts // copies)
+        held = held and held.repeated(copies)
+        data = few = em.Data(model, *host.on_device(), largest, held, copies)
         key = jax.random.key(0) if key is None else arguments.one_key(caller, key)
         generator = np.random.default_rng(np.ravel(jax.random.key_data(key)))
         if starts > 0:
             places = em.places_of(host.x.shape[2], counts["number"])
             if host.x.shape[1] > places:
                 host = host.some(places, generator)
-                few = em.Data(model, *host.on_device(), largest)
+                few = em.Data(model, *host.on_device(), largest, held)
 
         def first(i: int) -> em.Terms:
             if start is not None:
                 terms = terms_of(start, sets.kept, how)
-                return terms._replace(parameters=model.completed(terms.parameters, largest, host.dtype))
+                completed = model.completed(terms.parameters, largest, host.dtype)
+                return data.holding(terms._replace(parameters=completed))
             return em.seeds(data, host, generator, counts["number"], odd=i % 2 == 1)
 
         def result(terms: em.Terms) -> Mixture:
-            return mixture_from(kind, terms, host.good, sets)
+            warn_of_limit(caller, model, terms, good, data)
+            return mixture_from(kind, terms, good, sets)
 
         found: Mixture = em.fit(data, few, first, starts, steps, tolerance, result, shown)
         return found
+
+
+def checked_samples(caller: str, mixture: Mixture, samples: ArrayLike) -> ArrayLike:
+    """Return samples whose last axes belong to an event of the mixture."""
+    samples, event = arguments.parameter(caller, "samples", samples), mixture.event_shape
+    if event and np.shape(samples)[-1:] != event:
+        raise ValueError(
+            f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
+            "sample."
+        )
+    return samples
+
+
+@functools.partial(jax.jit, static_argnames="directions")
+def observed_errors(mixture: Mixture, sets: WeightedSets, directions: bool) -> list[jax.Array]:
+    """Return the standard errors of the weights and of the leaves of the components of a mixture without a batch."""
+    leaves, structure = jax.tree.flatten(mixture.components)
+    log_weights = mixture.log_weights()
+    number, dtype = log_weights.shape[0], log_weights.dtype
+    x, share = sets.rows()
+    x = jnp.moveaxis(x, -1, 0).astype(dtype)
+    # Changes of the logits that do not change their sum.
+    contrasts = tangents_of(jnp.full(number, number**-0.5, dtype))
+    none = [jnp.zeros(number - 1, dtype), *map(jnp.zeros_like, leaves)]
+    if directions:
+        means = leaves[0] / jnp.linalg.norm(leaves[0], axis=-1, keepdims=True)
+        tangents = jax.vmap(tangents_of)(means)
+        none[1] = none[1][:, 1:]
+    start, unravel = ravel_pytree(none)
+
+    def mean_log_prob(numbers: jax.Array) -> jax.Array:
+        change, *moves = unravel(numbers)
+        moved = [leaf + move for leaf, move in zip(leaves[directions:], moves[directions:], strict=True)]
+        if directions:
+            moved = [means + jnp.einsum("jdi,ji->jd", tangents, moves[0], precision=lax.Precision.HIGHEST), *moved]
+        at = Mixture(logits=log_weights + contrasts @ change, components=jax.tree.unflatten(structure, moved))
+        return total(share * jnp.where(share > 0, at.log_prob(x), 0))
+
+    # One column after the other, so that the memory does not grow with the number of parameters.
+    slope = jax.grad(mean_log_prob)
+    columns = lax.map(lambda along: jax.jvp(slope, (start,), (along,))[1], jnp.eye(len(start), dtype=dtype))
+    information = -0.5 * (columns + columns.T)
+    scale = jnp.sqrt(jnp.diagonal(information))
+    # The Cholesky factor is NaN where the matrix is not positive definite.
+    factor = jnp.linalg.cholesky(information / jnp.outer(scale, scale))
+    root = solve_triangular(factor, jnp.diag(1 / scale), lower=True) / jnp.sqrt(sets.observations())
+    weights = jnp.exp(log_weights)
+    of_weights = weights[:, None] * (contrasts - (weights @ contrasts)[None])
+    probs = jnp.sqrt(jnp.sum(jnp.square(root[:, : number - 1] @ of_weights.T), 0))
+    _, *errors = unravel(jnp.sqrt(jnp.sum(jnp.square(root), 0)))
+    if directions:
+        errors[0] = jnp.sqrt(jnp.mean(jnp.square(errors[0]), -1))
+    return [probs + 0 * jnp.sum(root), *errors]
+
+
+def tangents_of(unit: jax.Array) -> jax.Array:
+    """Return the columns of an orthonormal basis of the plane that is orthogonal to a `unit` vector, (d, d - 1)."""
+    mirror = unit.at[0].add(jnp.where(unit[0] < 0, -1, 1).astype(unit.dtype))
+    basis = jnp.eye(len(unit), dtype=unit.dtype) - 2 * jnp.outer(mirror, mirror) / jnp.sum(jnp.square(mirror))
+    return basis[:, 1:]
+
+
+def summed(
+    caller: str, mixture: Mixture, samples: ArrayLike, weights: ArrayLike | None, axis: int | Sequence[int] | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the log likelihoods of samples, and the sums of the weights."""
+    event = mixture.event_shape
+    samples = arguments.as_jax(checked_samples(caller, mixture, samples), mixture.dtype)
+    shape = np.shape(samples)[: samples.ndim - len(event)]
+    try:
+        shape = jnp.broadcast_shapes(shape, mixture.batch_shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{caller}: samples of shape {samples.shape} and batch_shape={mixture.batch_shape} do not broadcast "
+            "together. Insert axes of length 1 to make them broadcast."
+        ) from error
+    samples = jnp.broadcast_to(samples, shape + event)
+    sets = WeightedSets.of(caller, "sample", samples, weights, axis, event_ndim=len(event))
+    value, size = weighted_sum(mixture.log_prob(samples), sets)
+    return value, size
+
+
+@jax.jit
+def weighted_sum(logs: jax.Array, sets: WeightedSets) -> tuple[jax.Array, jax.Array]:
+    """Return the weighted sums of `logs` over the axes of the data sets, and the sums of the weights."""
+    if sets.weights is not None:
+        weights = jnp.broadcast_to(jnp.asarray(sets.weights, logs.dtype), logs.shape)
+        logs = nan_unless(jnp.where(weights == 0, 0, weights * logs), weights >= 0)
+    return total(merged(logs, sets.axes)), sets.observations().astype(logs.dtype)
+
+
+def free_parameters(caller: str, mixture: Mixture, given: int | None) -> int:
+    """Return how many parameters a fit estimates, if it is not `given`."""
+    if given is not None:
+        return arguments.whole_number(caller, "parameters", given, 0, 2**31)
+    components, number = mixture.components, mixture._shape()[-1]
+    one = getattr(components, "components", components)  # of a torus, the distribution of its angles
+    declared = getattr(one, "PARAMETERS", ())
+    if not declared or any(each.event_rank and each.values != "direction" for each in declared):
+        raise TypeError(
+            f"{caller}: give `parameters`, the number of estimated parameters, since that of a mixture of "
+            f"{type(components).__name__} is not known."
+        )
+    each = sum(not parameter.event_rank for parameter in declared)
+    if one is not components:
+        each *= math.prod(mixture.event_shape)
+    # A direction has one number less than its vector, and one that is orthogonal to another, two.
+    directions = sum(parameter.event_rank for parameter in declared)
+    each += sum(mixture.event_shape[-1] - 1 - k for k in range(directions))
+    return number * (each + 1) - 1
 
 
 def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Iterable[None]]:
@@ -448,8 +699,76 @@ def progress_of(caller: str, progress: object) -> Callable[[Iterator[None]], Ite
     return functools.partial(tqdm, desc=caller, unit=" steps")
 
 
-def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering) -> em.Terms:
-    """Return a mixture as the start of each of the data sets `kept`."""
+def held_by(caller: str, fixed: Any, kind: Any, model: em.Model, sets: WeightedSets, like: "int | Mixture") -> em.Terms:
+    """Return the weights and parameters that `fixed` holds, NaN elsewhere, for a number of components or a start."""
+    if not isinstance(fixed, Mixture) or says_how_to_fit(type(fixed.components)) is not kind:
+        raise TypeError(
+            f"{caller}: fixed={arguments.safe_repr(fixed)} must be a Mixture of {kind.__name__} that has the numbers "
+            "to hold, and NaN where to estimate."
+        )
+    number = like if isinstance(like, int) else like._shape()[-1]
+    length = np.shape(sets.samples)[-1:] if fixed.event_shape else ()
+    if fixed._shape()[-1] != number or fixed.event_shape != length:
+        raise ValueError(
+            f"{caller}: fixed has {fixed._shape()[-1]} components of event_shape={fixed.event_shape}, but the fit has "
+            f"{number} of event_shape={length}. Give one component for each, with NaN where to estimate."
+        )
+    vectors = np.isnan(fixed.components.mean_direction) if kind.CLUSTERING.directions else np.zeros(1)
+    if np.any(vectors.any(-1) != vectors.all(-1)):
+        raise ValueError(f"{caller}: fixed holds a part of a mean direction. Give all its components, or NaN for all.")
+    parameters = terms_of(fixed, sets.kept, kind.CLUSTERING).parameters
+    log_weights = terms_of(fixed, sets.kept, kind.CLUSTERING, normalised=False).log_weights
+    if np.isinf(parameters).any() or (log_weights == np.inf).any():
+        raise ValueError(f"{caller}: fixed holds an infinite number. Give finite ones, and NaN where to estimate.")
+    free = np.isnan(log_weights)
+    held = np.sum(np.exp(np.where(free, -np.inf, log_weights)), 1)
+    if np.any((held >= 1) & free.any(1)) or np.any((np.abs(held - 1) > 1e-3) & ~free.any(1)):
+        raise ValueError(
+            f"{caller}: the weights that fixed holds sum to {held[np.argmax(np.abs(held - 1))]:g}. Held weights must "
+            "sum to 1 if all are held, and to less otherwise."
+        )
+    log_weights = log_weights - np.log(np.where(free.any(1), 1, held))[:, None]
+    return em.Terms(log_weights, model.held(caller, parameters, arguments.compute_dtype(sets.dtype)))
+
+
+def warn_of_few(caller: str, host: HostSets, number: int) -> None:
+    """Warn once if a data set has fewer distinct samples of positive weight than the `number` of components."""
+    for x, share in zip(host.x[host.good], host.share[host.good], strict=True):
+        used = x[share > 0]
+        # The first samples nearly always are enough.
+        if any(len(np.unique(some, axis=0)) >= number for some in (used[: 2 * number], used)):
+            continue
+        warnings.warn(
+            f"{caller}: there are fewer distinct samples ({len(np.unique(used, axis=0))}) than components ({number}), "
+            "so several components fit the same ones. Fit fewer components, or give more samples.",
+            UserWarning,
+            stacklevel=depth_of_caller(),
+        )
+        return
+
+
+def warn_of_limit(caller: str, model: em.Model, terms: em.Terms, good: Array, data: em.Data) -> None:
+    """Warn once if estimated concentrations stopped at the largest one."""
+    place, flat = model.of_concentrations, terms.log_weights.shape + (-1,)
+    at = np.abs(terms.parameters[place].reshape(flat)) >= data.largest
+    if data.held is not None:
+        at &= np.isnan(data.held.parameters[: len(at)][place].reshape(flat))
+    at = at.any(-1) & (terms.log_weights > -np.inf) & good[:, None]
+    if at.any():
+        first, component = np.argwhere(at)[0]
+        where = f"component {component}" + (f" of data set {first}" if len(at) > 1 else "")
+        others = f", and {at.sum() - 1} more did" if at.sum() > 1 else ""
+        warnings.warn(
+            f"{caller}: the concentration of {where} stopped at largest_concentration={data.largest:g}{others}. It may "
+            "be on a single sample or on equal ones. Fit fewer components, or give a smaller largest_concentration; if "
+            "the samples are that close together, give a larger one.",
+            UserWarning,
+            stacklevel=depth_of_caller(),
+        )
+
+
+def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering, normalised: bool = True) -> em.Terms:
+    """Return a mixture as the start of each of the data sets `kept`; weights are not `normalised` if some are NaN."""
     first = start.broadcast()
     wanted, behind = kept + first._shape()[-1:], len(first.batch_shape) + 1
 
@@ -458,7 +777,8 @@ def terms_of(start: Mixture, kept: tuple[int, ...], how: em.Clustering) -> em.Te
         event = values.shape[behind:]
         return np.broadcast_to(values, wanted + event).reshape(math.prod(kept), wanted[-1], *event)
 
-    return em.Terms(spread(first.log_weights()), spread(how.parameters(first.components)))
+    log_weights = first.log_weights() if normalised else first.logits
+    return em.Terms(spread(log_weights), spread(how.parameters(first.components)))
 
 
 def mixture_from(kind: Any, terms: em.Terms, good: Array, sets: WeightedSets) -> Mixture:

@@ -1,6 +1,7 @@
 """Say what mixtures of dependent angles need to be fitted."""
 
 import functools
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,7 @@ def over_pairs(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameter
 class Dependent:
     """What expectation maximisation asks of pairs; `parameters` are (sets, j, 21), with the `pairs_fit.cumulants`."""
 
+    of_concentrations: ClassVar[Any] = (..., slice(2, 5))
     empty = np.array([0.0, 0.0, 1.0, 1.0, 0.0, *np.zeros(16)])
 
     def __init__(self, kind: Kind, caller: str, samples: ArrayLike, tied: bool) -> None:
@@ -55,7 +57,26 @@ class Dependent:
         number_of_angles(caller, samples, pairs=True)
         self.kind = kind
 
-    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
+    def held(self, caller: str, parameters: Array, dtype: np.dtype) -> Array:
+        """Return the parameters (sets, j, 21) of components that are held, NaN for the others."""
+        free = np.isnan(parameters)
+        if np.any(free.any(-1) != free.all(-1)):
+            raise ValueError(
+                f"{caller}: fixed holds some parameters of a pair of angles. Give all five of a component, or NaN for "
+                "all."
+            )
+        if np.any(parameters[..., 2:4] < 0):
+            raise ValueError(f"{caller}: fixed holds a negative concentration, but concentrations must be 0 or more.")
+        free = free[..., :1]
+        known = np.where(free, self.empty[:5], parameters)
+        return np.where(free, np.nan, self.completed(known, np.abs(known).max(), dtype))
+
+    def around(self, held: Array) -> tuple[Array, Array, Array]:
+        """Return that none of the components `held` (j, 21) is a cluster, and that a start places the others."""
+        free = np.isnan(held[:, 0])
+        return held[:, :2], np.zeros_like(free), free
+
+    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array, held: Array) -> Explained:
         """Go over the data."""
         needed = parameters[..., [0, 1, 2, 3, 4, 5 + pairs_fit.LOG_TOTAL]]
         found: Explained = over_pairs(x, share, log_weights, needed, self.kind)

@@ -85,6 +85,7 @@ def clustering(kind: Kind) -> em.Clustering:
         model=functools.partial(Dependent, kind),
         parameters=lambda one: np.stack([getattr(one, name) for name in NAMES], -1, dtype=np.float64),
         distribution=lambda kind, parameters: kind(*np.moveaxis(parameters[..., : len(NAMES)], -1, 0)),
+        estimate=Estimate,
     )
 
 

@@ -23,11 +23,12 @@ from jax_von_mises.sphere import moments as sphere
 
 @functools.partial(jax.jit, static_argnames="tied")
 def over_directions(
-    x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, tied: bool
+    x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, held: jax.Array, tied: bool
 ) -> Explained:
     """Go over directions `x` (sets, d, n), with `parameters` (sets, j, d + 1): mean directions and concentrations.
 
-    The last result holds the new parameters. The concentrations are equal if `tied`.
+    The last result holds the new parameters. The concentrations are equal if `tied`. Where `held` says that a mean
+    direction stays, the concentration is the best one around it.
     """
     mean, k = parameters[..., :-1], parameters[..., -1]
     d, exact = mean.shape[-1], lax.Precision.HIGHEST
@@ -44,11 +45,14 @@ def over_directions(
     length = jnp.sqrt(jnp.sum(jnp.square(centre), -1))
     # With the mean square distance q from the old direction, and the change v of the mean, the square of the length is
     # 1 - q + v^2. A component of weight 0 has the length 0.
-    square = 2 * total(weights * versine) - jnp.sum(jnp.square(centre - mean), -1)
+    moved = total(weights * versine)
+    square = 2 * moved - jnp.sum(jnp.square(centre - mean), -1)
     rest = jnp.where(length > 0.5, jnp.maximum(square, 0) / (1 + length), 1 - length)
     direction = centre / jnp.where(length > 0, length, 1)[..., None]
+    stays = held[..., 0]
+    length, rest = jnp.where(stays, jnp.maximum(1 - moved, 0), length), jnp.where(stays, moved, rest)
     if tied:
-        length, rest = (pooled(log_weight, each) for each in (length, rest))
+        length, rest = (pooled(log_weight, each, held[..., -1]) for each in (length, rest))
     k = jnp.broadcast_to(sphere.inverse_mean_cosine(length, rest, d), log_weight.shape)
     return value, log_weight, jnp.concatenate([direction, k[..., None]], -1)
 
@@ -56,14 +60,14 @@ def over_directions(
 class Directions(Clusters):
     """What expectation maximisation asks of von Mises-Fisher components; `parameters` are (sets, j, d + 1)."""
 
-    of_concentrations = ..., -1
+    of_concentrations, of_places = (..., -1), (..., slice(-1))
 
     def __init__(self, dimension: int, tied: bool) -> None:
         self.empty, self.tied = np.concatenate([np.eye(dimension)[0], [1.0]]), tied
 
-    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
+    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array, held: Array) -> Explained:
         """Go over the data."""
-        found: Explained = over_directions(x, share, log_weights, parameters, tied=self.tied)
+        found: Explained = over_directions(x, share, log_weights, parameters, held, tied=self.tied)
         return found
 
     def refitted(self, parameters: Array, found: Array, largest: float, dtype: np.dtype) -> Array:

@@ -15,7 +15,7 @@ from jax_von_mises import arguments
 from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Parameter, Parametric
 from jax_von_mises.engine.pytrees import pytree
-from jax_von_mises.engine.samples import WeightedSets, check_size, total
+from jax_von_mises.engine.samples import Array, WeightedSets, check_size, total, unit_vectors
 from jax_von_mises.numerics.divergence import Normaliser, divergence
 from jax_von_mises.numerics.elementary import nan_unless, valid, with_slopes
 from jax_von_mises.sphere import cosine, moments, vectors
@@ -80,10 +80,9 @@ class VonMisesFisher(Parametric):
     PARAMETERS = (Parameter("mean_direction", "direction", 1), Parameter("concentration", "nonnegative"))
     CLUSTERING = em.Clustering(
         model=lambda caller, x, tied: Directions(arguments.dimension(caller, "samples", x), tied),
-        parameters=lambda one: np.concatenate(
-            [one.mode(), np.expand_dims(one.concentration, -1)], -1, dtype=np.float64
-        ),
+        parameters=lambda one: parameters_of_cluster(one),
         distribution=lambda kind, parameters: kind(parameters[..., :-1], parameters[..., -1]),
+        estimate=Estimate,
         directions=True,
     )
 
@@ -469,6 +468,13 @@ def cosine_icdf(dimension: int, q: jax.Array, kappa: jax.Array) -> jax.Array:
     """Return the inverse of `cosine_cdf`."""
     q, kappa = spread(q, kappa)
     return cosine.quantile(q, valid(kappa), dimension)
+
+
+def parameters_of_cluster(one: VonMisesFisher) -> Array:
+    """Return unit mean directions and concentrations (..., j, d + 1), also where one of the two is NaN."""
+    k = np.asarray(one.concentration, np.float64)[..., None]
+    mean = np.where(np.isnan(k), unit_vectors(np.asarray(one.mean_direction, np.float64)), one.mode())
+    return np.concatenate([mean, k], -1)
 
 
 def standard_errors(dimension: int, size: jax.Array, kappa: jax.Array) -> tuple[jax.Array, jax.Array]:

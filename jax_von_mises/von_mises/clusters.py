@@ -15,10 +15,13 @@ from jax_von_mises.von_mises.density import log_density
 
 
 @functools.partial(jax.jit, static_argnames="tied")
-def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, tied: bool) -> Explained:
+def over_angles(
+    x: jax.Array, share: jax.Array, log_weights: jax.Array, parameters: jax.Array, held: jax.Array, tied: bool
+) -> Explained:
     """Go over angles `x` (sets, d, n), with locations and concentrations `parameters` (sets, j, 2, d).
 
-    The last result is the change of each location, and the new concentrations, which are equal if `tied`.
+    The last result is the change of each location, and the new concentrations, which are equal if `tied`. Where `held`
+    says that a location stays, the concentration is the best one around it.
     """
     loc, k = parameters[:, :, 0, :, None], parameters[:, :, 1, :, None]
     apart = deviation(x[:, None], loc)[0]
@@ -30,8 +33,10 @@ def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, paramete
     sine, versine = means
     length = jnp.hypot(sine, 1 - versine)
     rest = jnp.maximum(versine * (2 - versine) - sine * sine, 0) / (1 + length)
+    stays = held[:, :, 0]
+    length, rest = jnp.where(stays, jnp.maximum(1 - versine, 0), length), jnp.where(stays, versine, rest)
     if tied:
-        length, rest = (pooled(log_weight, each) for each in (length, rest))
+        length, rest = (pooled(log_weight, each, held[:, :, 1]) for each in (length, rest))
     move = jnp.arctan2(sine, 1 - versine)
     k = jnp.broadcast_to(bessel.inverse_ratio(length, rest), move.shape)
     return value, log_weight, jnp.stack([move, k], 2)
@@ -40,14 +45,14 @@ def over_angles(x: jax.Array, share: jax.Array, log_weights: jax.Array, paramete
 class Independent(Clusters):
     """What expectation maximisation asks of components with independent angles; `parameters` are (sets, j, 2, d)."""
 
-    of_concentrations = slice(None), slice(None), 1
+    of_concentrations, of_places = (slice(None), slice(None), 1), (slice(None), slice(None), 0)
 
     def __init__(self, angles: int, tied: bool) -> None:
         self.empty, self.tied = np.broadcast_to([[0.0], [1.0]], (2, angles)), tied
 
-    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array) -> Explained:
+    def over(self, x: jax.Array, share: jax.Array, log_weights: Array, parameters: Array, held: Array) -> Explained:
         """Go over the data."""
-        found: Explained = over_angles(x, share, log_weights, parameters, tied=self.tied)
+        found: Explained = over_angles(x, share, log_weights, parameters, held, tied=self.tied)
         return found
 
     def apart(self, x: Array, places: Array) -> Array:

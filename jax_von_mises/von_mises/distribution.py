@@ -83,6 +83,7 @@ class VonMises(Parametric, OfDensity):
         model=lambda caller, samples, tied: Independent(1, tied),
         parameters=lambda one: np.stack([one.loc, one.concentration], -1, dtype=np.float64)[..., None],
         distribution=lambda kind, parameters: kind(parameters[..., 0, 0], parameters[..., 1, 0]),
+        estimate=fitting.Estimate,
         event_ndim=0,
     )
 

@@ -1,6 +1,8 @@
 """Compare `Mixture.fit` on the circle and the torus with expectation maximisation in NumPy and SciPy."""
 
 import sys
+import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,9 @@ from scipy import optimize, special
 
 from jax_von_mises import (
     CosineBivariateVonMises,
+    Kent,
     Mixture,
+    ProjectedNormal,
     SineBivariateVonMises,
     Torus,
     VonMises,
@@ -18,8 +22,11 @@ from jax_von_mises import (
     WrappedCauchy,
 )
 from jax_von_mises.engine import em
+from jax_von_mises.mixture.distribution import free_parameters
 
 more, slow = pytest.mark.more, pytest.mark.slow
+# Many of these fits are of few samples or stop at a limit; a test of the warnings comes below.
+pytestmark = pytest.mark.filterwarnings("ignore:Mixture.fit. the(re are fewer| concentration of)")
 ANGLES = Mixture(probs=[0.3, 0.7], components=VonMises([-1.0, 1.5], [8.0, 3.0]))
 TORI = Mixture(probs=[0.4, 0.6], components=Torus(VonMises([[-1.0, 2.0], [1.5, -0.5]], [[3.0, 8.0], [6.0, 2.0]])))
 SINES = Mixture(
@@ -27,6 +34,9 @@ SINES = Mixture(
 )
 COSINES = Mixture(
     probs=[0.4, 0.6], components=CosineBivariateVonMises([-1.0, 1.5], [2.0, -0.5], [5.0, 6.0], [6.0, 7.0], [-4.0, 3.0])
+)
+HOUSEHOLDS = np.loadtxt(
+    Path(__file__).parents[2] / "docs/examples/household.csv", np.float32, delimiter=",", skiprows=1, usecols=(0, 1, 2)
 )
 KINDS = {"angles": ANGLES, "tori": TORI, "sines": SINES, "cosines": COSINES}
 
@@ -388,7 +398,160 @@ def test_collapse_is_bounded():
     assert float(fitted.components.concentration.max()) <= 500
 
 
+NAN = np.nan
+PAIR = [NAN, 1.0], [NAN, 0.0], [NAN, 2.0], [NAN, 2.0], [NAN, -1.0]
+HELD = {
+    "background": Mixture(probs=[NAN] * 3, components=VonMises([NAN, NAN, 0.0], [NAN, NAN, 0.0])),
+    "loc": Mixture(probs=[NAN, 0.25, NAN], components=VonMises([NAN, -1.0, NAN], [NAN, NAN, 4.0])),
+    "direction": Mixture(
+        probs=[NAN] * 3,
+        components=VonMisesFisher([[NAN] * 3, [2.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [NAN, NAN, 0.0]),
+    ),
+    "torus": Mixture(probs=[0.5, 0.5], components=Torus(VonMises([[NAN, 1.0], [NAN, NAN]], [[NAN, 3.0], [NAN, 0.0]]))),
+    "pairs": Mixture(probs=[NAN] * 2, components=SineBivariateVonMises(*PAIR)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "background",
+        *(pytest.param(name, marks=more) for name in ("loc", "direction", "torus")),
+        pytest.param("pairs", marks=slow),
+    ],
+)
+def test_held_parameters(name, key):
+    """Every step keeps what is held and does not lower the likelihood; random starts find no less."""
+    fixed = HELD[name]
+    kind, number = type(fixed.components), fixed.logits.shape[0]
+    x = drawn(VonMises, 400) if kind is VonMises else drawn(Torus, 400)
+    x = np.stack([np.cos(x[:, 0]), np.sin(x[:, 0]), np.sin(x[:, 1])], 1) if kind is VonMisesFisher else x
+    found = Mixture.fit(x, kind, number=number, fixed=fixed)
+    at, values = Mixture.fit(x, kind, number=number, fixed=fixed, starts=1, steps=1), []
+    for _ in range(20):
+        at = Mixture.fit(x, at, fixed=fixed, steps=1, tolerance=-1.0)
+        values.append(float(mean_log_prob(at, x)))
+    assert np.diff(values).min() > -2e-6, values
+    assert float(mean_log_prob(found, x)) > values[-1] - 2e-3
+    for fit in (found, at):
+        np.testing.assert_allclose(fit.probs.sum(), 1, rtol=1e-6)
+        for actual, held in zip(
+            [fit.probs, *jax.tree.leaves(fit.components)],
+            [np.exp(fixed.logits), *jax.tree.leaves(fixed.components)],
+            strict=True,
+        ):
+            known = ~np.isnan(held)
+            scale = np.linalg.norm(held, axis=-1, keepdims=True) if name == "direction" and np.ndim(held) == 2 else 1
+            np.testing.assert_allclose(np.asarray(actual)[known], (np.asarray(held) / scale)[known], rtol=1e-6)
+
+
+def test_a_held_location_has_the_best_concentration():
+    x = drawn(VonMises, 300)
+    fixed = Mixture(probs=[1.0], components=VonMises([0.5], [NAN]))
+    found = Mixture.fit(x, VonMises, number=1, fixed=fixed)
+    expected = VonMises.fit(x, loc=0.5)
+    np.testing.assert_allclose(found.components.concentration[0], expected.concentration, rtol=1e-5)
+
+
+def test_warnings():
+    """A fit warns once of a component at the limit and of few samples, and not of a concentration that is held."""
+    x = np.float32([0.0, 0.0, 0.0, 1.0, 1.2, 1.5, 1.6, 2.0])
+    with pytest.warns(
+        UserWarning, match="concentration of component . stopped at largest_concentration=1000.*"
+    ) as shown:
+        Mixture.fit(x, VonMises, number=2, largest_concentration=1000)
+    assert len(shown) == 1
+    assert shown[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"fewer distinct samples \(2\) than components \(3\)") as shown:
+        Mixture.fit(x[:4], VonMises, number=3, weights=np.ones(4))
+    assert len(shown) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fixed = Mixture(probs=[NAN, NAN], components=VonMises([0.0, NAN], [1000.0, NAN]))
+        Mixture.fit(x, VonMises, number=2, fixed=fixed, largest_concentration=1000)
+
+
+@more
+def test_tied_clusters_on_a_background():
+    fixed = Mixture(probs=[NAN] * 3, components=VonMises([NAN, NAN, 0.0], [NAN, NAN, 0.0]))
+    k = Mixture.fit(drawn(VonMises, 400), VonMises, number=3, fixed=fixed, tied=True).components.concentration
+    assert k[0] == k[1] > 1
+    assert k[2] == 0
+
+
+def test_criteria():
+    """`log_likelihood` ignores weights of 0 and sums along an axis; the criteria count the parameters of each class."""
+    x = drawn(VonMises, 300)
+    value = float(np.sum(ANGLES.log_prob(x), dtype=float))
+    np.testing.assert_allclose(ANGLES.log_likelihood(x), value, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(Mixture.bic)(ANGLES, x), 5 * np.log(300) - 2 * value, rtol=1e-6)
+    np.testing.assert_allclose(ANGLES.aic(x, parameters=4), 8 - 2 * value, rtol=1e-6)
+    holes, w = np.r_[x, np.float32(NAN)], np.r_[np.ones(300), 0]
+    np.testing.assert_allclose(ANGLES.bic(holes, w), ANGLES.bic(x), rtol=1e-6)
+    assert np.isnan(ANGLES.log_likelihood(x, np.full(300, -1.0)))
+    several = Mixture(logits=jnp.zeros((3, 2)), components=VonMises(jnp.zeros((3, 2)), 1.0))
+    assert several.aic(x[:, None], axis=0).shape == (3,)
+    mean = np.eye(3, dtype=np.float32)[:2]
+    counts = [(TORI, 9), (SINES, 11), (Mixture(probs=[1, 1], components=VonMisesFisher(mean, 2.0)), 7)]
+    counts += [(Mixture(probs=[1, 1], components=Kent(mean, mean[::-1], 2.0, 0.5)), 11)]
+    for mixture, number in counts:
+        assert free_parameters("bic", mixture, None) == number
+    wide = Mixture(probs=[1, 1], components=ProjectedNormal(mean))
+    with pytest.raises(TypeError, match=r"give `parameters`.* ProjectedNormal is not known"):
+        wide.bic(mean)
+    with pytest.raises(ValueError, match="its last axis must have the length 3"):
+        wide.log_likelihood(mean[:, :2])
+
+
+def test_standard_errors_of_one_component():
+    """They are those of the component, and count weights; two equal components have none."""
+    x, one = drawn(VonMises, 300), VonMises([1.0], [2.0])
+    fitted = Mixture.fit(x, Mixture(probs=[1.0], components=one), tolerance=1e-9)
+    alone = fitted.components.standard_errors(600)
+    errors = fitted.standard_errors(x, np.full(300, 2.0))
+    assert errors.probs.tolist() == [0]
+    np.testing.assert_allclose(errors.components.loc, alone.loc, rtol=1e-3)
+    np.testing.assert_allclose(errors.components.concentration, alone.concentration, rtol=1e-3)
+    assert np.isnan(jax.tree.leaves(Mixture(probs=[1, 1], components=VonMises([0, 0], 1.0)).standard_errors(x))).all()
+    with pytest.raises(TypeError, match=r"batch_shape=\(3,\) must be"):
+        Mixture(logits=jnp.zeros((3, 1)), components=one).standard_errors(x)
+    with pytest.raises(TypeError, match=r"of WrappedCauchy are not supported\. Components may be .*fit bootstrap"):
+        Mixture(probs=[1.0], components=WrappedCauchy([0.0], 0.5)).standard_errors(x)
+
+
+@more
+@pytest.mark.parametrize("name", ["angles", "directions", pytest.param("tori", marks=slow)])
+def test_standard_errors_of_many_fits(name, key):
+    """The standard deviations of 100 fits agree with the standard errors, and those of directions as angles."""
+    means = np.float32([[0.0, 0.6, 0.8], [1.0, 0.0, 0.0]])
+    directions = Mixture(probs=[0.3, 0.7], components=VonMisesFisher(means, np.float32([8.0, 20.0])))
+    truth = directions if name == "directions" else KINDS[name]
+    x = truth.sample(key, (100, 1000))
+    fits = Mixture.fit(x, truth, axis=1)
+    leaves, wanted = jax.tree.leaves(fits.components), list(map(np.asarray, jax.tree.leaves(truth.components)))
+    spread = [np.std(fits.probs, 0), *(np.std(leaf, 0) for leaf in leaves)]
+    if name == "directions":
+        spread[1] = np.sqrt(np.mean(np.sum(np.square(np.asarray(leaves[0]) - wanted[0]), -1), 0) / 2)
+    errors = truth.standard_errors(x.reshape(-1, *truth.event_shape))
+    for actual, expected in zip(jax.tree.leaves(errors), spread, strict=True):
+        np.testing.assert_allclose(10 * actual, expected, rtol=0.3)
+
+
+def test_predict():
+    found = ANGLES.predict(np.float32([-1.0, 1.5, NAN]))
+    assert found.dtype == np.int32
+    assert found.tolist() == [0, 1, -1]
+    assert TORI.predict(np.zeros((4, 2), np.float32)).shape == (4,)
+
+
 X = np.zeros((5, 2), np.float32)
+
+
+def held(probs, concentration=NAN):
+    """Return a mixture that holds weights."""
+    return Mixture(probs=probs, components=VonMises(np.zeros(len(probs)), concentration))
+
+
 REFUSED = [
     (
         lambda: Mixture.fit(X, 3, number=2),
@@ -415,6 +578,36 @@ REFUSED = [
     (lambda: Mixture.fit(np.zeros((5, 3)), SineBivariateVonMises, number=2), ValueError, "phi and psi"),
     (lambda: Mixture.fit(np.zeros((5, 3)), TORI), ValueError, r"shape \(5, 3\), but the components .* have 2 angles"),
     (lambda: Mixture.fit(X, Torus, np.ones(3), number=2), ValueError, "Give one weight for each sample"),
+    (
+        lambda: Mixture.fit(X, Torus, number=2, fixed=ANGLES),
+        TypeError,
+        "(?s)fixed=Mixture.* must be a Mixture of Torus.* NaN where to estimate",
+    ),
+    (lambda: Mixture.fit(X, VonMises, number=3, fixed=ANGLES), ValueError, "fixed has 2 components .* the fit has 3"),
+    (lambda: Mixture.fit(X, VonMises, number=3, fixed=held([0.5, 0.6, NAN])), ValueError, "sum to 1.1. Held weights"),
+    (lambda: Mixture.fit(X, VonMises, number=2, fixed=held([0.5, 0.6])), ValueError, "sum to 1.1. Held weights"),
+    (lambda: Mixture.fit(X, VonMises, number=1, fixed=held([NAN], -1.0)), ValueError, "negative concentration"),
+    (lambda: Mixture.fit(X, VonMises, number=1, fixed=held([NAN], np.inf)), ValueError, "fixed holds an infinite"),
+    (
+        lambda: Mixture.fit(
+            np.eye(3),
+            VonMisesFisher,
+            number=1,
+            fixed=Mixture(probs=[NAN], components=VonMisesFisher([[1, NAN, 0]], 1.0)),
+        ),
+        ValueError,
+        "a part of a mean direction",
+    ),
+    (
+        lambda: Mixture.fit(
+            X,
+            SineBivariateVonMises,
+            number=1,
+            fixed=Mixture(probs=[NAN], components=SineBivariateVonMises([0.0], *[NAN] * 4)),
+        ),
+        ValueError,
+        "fixed holds some parameters of a pair",
+    ),
     (lambda: Mixture.fit(X, Torus, axis=1, number=2), ValueError, "out of range"),
 ]
 
@@ -423,3 +616,13 @@ def test_refusals():
     for fit, error, message in REFUSED:
         with pytest.raises(error, match=message):
             fit()
+
+
+def test_few_samples_reach_the_best_known_optimum():
+    """Most keys find the largest known likelihood of four components for 40 directions, of which one has a sample."""
+    found = []
+    for key in range(12):
+        found.append(Mixture.fit(HOUSEHOLDS, VonMisesFisher, number=4, key=jax.random.key(key)))
+    values = np.array([float(mean_log_prob(each, HOUSEHOLDS)) for each in found])
+    assert np.mean(40 * values > 31.60) >= 0.5, 40 * values
+    assert np.all(40 * values > 29.9)
