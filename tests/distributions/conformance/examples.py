@@ -5,6 +5,7 @@ distributions, tori and natural parameters follow from the classes of which they
 """
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -183,14 +184,16 @@ OF_POINTS = {"log_prob", "prob", "responsibilities", "score"}
 OF_NUMBERS = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_survival_function", "icdf", "isf", "quantile"}
 OF_NUMBERS |= {"interval", "standard_errors", "cosine_cdf", "cosine_icdf", "conditional", "marginal_log_prob"}
 OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
-# Those that make distributions, or that return no array.
-OTHERS = {"fit", "from_natural", "from_axes", "from_mode", "isotropic", "watson", "broadcast", "marginal", "tabulate"}
+# Those that make distributions, or that take samples.
+OTHERS = {"broadcast", "marginal", "tabulate", "predict", "log_likelihood", "bic", "aic"}
 
 
 def methods(one):
     """Return the names of the public methods."""
     kind = type(one)
-    public = (name for name in dir(kind) if not name.startswith("_") and name not in OTHERS and not name.isupper())
+    others = OTHERS | {"standard_errors"} if isinstance(one, Mixture) else OTHERS
+    others = others | {name for name in dir(kind) if isinstance(inspect.getattr_static(kind, name), classmethod)}
+    public = (name for name in dir(kind) if not name.startswith("_") and name not in others and not name.isupper())
     return [name for name in public if callable(getattr(kind, name)) and hasattr(one, name)]
 
 
