@@ -24,6 +24,7 @@ import jax_von_mises as jvm
 import jax_von_mises.numpyro
 from jax_von_mises import rotations, runtime, statistics
 from jax_von_mises.engine.base import Distribution, Parametric
+from tests.distributions.conformance.examples import takes_samples
 
 # Longest time of a call in seconds; a call compiles at most a small program.
 PATIENCE = 30
@@ -305,6 +306,19 @@ FUNCTIONS = {
                 "standard_errors": {"weights": "numbers"},
             }.items()
         },
+        **{
+            f"{type(one).__name__}.standard_errors": Refusal(
+                one.standard_errors,
+                {"samples": np.ones((3, *one.event_shape), np.float32)},
+                {"samples": "numbers", "weights": "numbers"},
+            )
+            for one in (
+                jvm.SineSkewed(jvm.VonMises(0.0, 1.0), 0.5),
+                jvm.TruncatedVonMises(0.0, 1.0, -1.0, 2.0),
+                jvm.CircularDistribution(COSINE, 1.0),
+                jvm.ProjectedNormal(np.ones(3, np.float32)),
+            )
+        },
         "numpyro.SineBivariateVonMises.sample": Refusal(THEIR_PAIR.sample, {"key": KEY}, {"key": "key"}, "sample"),
         "numpyro.SineBivariateVonMises.log_prob": Refusal(
             THEIR_PAIR.log_prob, {"value": np.ones(2, np.float32)}, {"value": "numbers"}, "log_prob"
@@ -518,7 +532,7 @@ def public():
             # Those from natural parameters are classes of their own, which take objects as pytrees do.
             made_by = {each for each in made_by if each[0] != "_"} - {"from_natural"}
             others = {"marginal", "predict", "log_likelihood", "bic", "aic"}
-            others |= {"standard_errors"} if name == "Mixture" else set()  # the tests of conformance call the others
+            others |= {"standard_errors"} if takes_samples(value) else set()  # the tests of conformance call the others
             found |= {f"{name}.{each}" for each in made_by | (others & set(dir(value)))}
     return found
 

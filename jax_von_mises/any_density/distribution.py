@@ -21,7 +21,7 @@ from jax_von_mises import arguments
 from jax_von_mises.any_density import evaluation, panels, quantiles
 from jax_von_mises.any_density.draw import DENSITY
 from jax_von_mises.engine.base import Distribution, OfAngles, of_one_angle
-from jax_von_mises.engine.likelihood import maximised
+from jax_von_mises.engine.likelihood import errors_of_samples, maximised
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import WeightedSets, depth_of_caller, warn_of_degrees
@@ -462,6 +462,23 @@ class CircularDistribution(OfOneDensity):
         distribution = cls(log_density, *begin, nodes=nodes, wide=wide, points=points)
         found: CircularDistribution = fitted(distribution, sets.padded())
         return found
+
+    def standard_errors(self, samples: ArrayLike, weights: ArrayLike | None = None) -> tuple[jax.Array, ...]:
+        """Return the standard errors of the parameters of a fit to `samples`, from the observed information.
+
+        The information is minus the second derivatives of the log likelihood of the samples. The errors are good for
+        many samples, and NaN where the matrix of the information is not positive definite, as at the edge of what is
+        allowed.
+
+        Parameters
+        ----------
+        samples : array
+            The samples of the fit, of one data set; the distribution has no batch.
+        weights : array, optional
+            Number of observations that each sample stands for, as in `fit`.
+        """
+        count = len(self.parameters)
+        return tuple(errors_of_samples("CircularDistribution.standard_errors", self, samples, weights, count))
 
     @property
     def dtype(self) -> np.dtype:

@@ -23,7 +23,7 @@ from jax_von_mises.engine.samples import WeightedSets, warn_of_degrees
 from jax_von_mises.numerics.circle import deviation, less_turns, reduce_turns, wrap
 from jax_von_mises.numerics.elementary import nan_unless
 from jax_von_mises.von_mises import bessel, density
-from jax_von_mises.von_mises.fitting import of_both
+from jax_von_mises.von_mises.fitting import Estimate, of_both
 
 # From this concentration of the von Mises distribution on, angles count as equal.
 EQUAL = {"float32": 1e24, "float64": 1e200}
@@ -44,6 +44,8 @@ class Shape(NamedTuple):
     """The number t for data with a finite concentration of the von Mises distribution."""
     equal: float
     """The parameter for equal angles."""
+    estimate: Callable[..., Any]
+    """The named tuple of the standard errors of both parameters."""
     errors: Callable[[jax.Array], Any] | None
     """The standard errors of both estimates from one angle, for a parameter; `VonMises` has its own."""
 
@@ -112,18 +114,24 @@ def scale_of(t: jax.Array) -> jax.Array:
     return jnp.sqrt(2 * jnp.log1p(2 / jnp.expm1(2 * jnp.maximum(t, 1e-7))))
 
 
-WRAPPED_CAUCHY = Shape(jnp.tanh, named.cauchy_log_density_of_atanh, start_of_length, 1.0, cauchy_errors)
+WRAPPED_CAUCHY = Shape(jnp.tanh, named.cauchy_log_density_of_atanh, start_of_length, 1.0, OfLength, cauchy_errors)
 CARDIOID = Shape(
     lambda t: 0.5 * jnp.abs(jnp.sin(t)),
     lambda x, t: named.cardioid_log_density(x, 0.5 * jnp.sin(t)),
     lambda k: jnp.arcsin(jnp.minimum(2 * bessel.ratio(k), 0.9)),
     0.5,
+    OfLength,
     cardioid_errors,
 )
 WRAPPED_NORMAL = Shape(
-    scale_of, lambda x, t: named.compact_normal_log_density(x, scale_of(t)), start_of_length, 0.0, normal_errors
+    scale_of,
+    lambda x, t: named.compact_normal_log_density(x, scale_of(t)),
+    start_of_length,
+    0.0,
+    OfScale,
+    normal_errors,
 )
-VON_MISES = Shape(jnp.sinh, lambda x, t: density.log_density(x, jnp.sinh(t)), jnp.arcsinh, np.inf, None)
+VON_MISES = Shape(jnp.sinh, lambda x, t: density.log_density(x, jnp.sinh(t)), jnp.arcsinh, np.inf, Estimate, None)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,24 @@ from jax_von_mises.circle import fit
 from jax_von_mises.circle import skewed_draw as skewed
 from jax_von_mises.circle.symmetric import Symmetric
 from jax_von_mises.engine.base import OfAngles, Parameter, check_values, of_one_angle
+from jax_von_mises.engine.likelihood import errors_of_samples
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.von_mises.distribution import VonMises
+
+
+class Estimate(NamedTuple):
+    """Standard errors of a skewed distribution."""
+
+    distribution: Any
+    """A named tuple with those of the parameters of the symmetric distribution, or a tuple for any density."""
+    skewness: jax.Array
+
+
+def shape_of(kind: Any) -> fit.Shape | None:
+    """Return what a fit knows of a class of symmetric distributions, or None."""
+    shape = fit.VON_MISES if kind is VonMises else getattr(kind, "SHAPE", None)
+    return shape if isinstance(shape, fit.Shape) else None
 
 
 @pytree("distribution", "skewness")
@@ -123,14 +138,32 @@ class SineSkewed(OfDensity):
         It works inside `jit` and `vmap`. Outside of transformations, one compiled program serves all numbers of angles
         up to the next power of two.
         """
-        shape = fit.VON_MISES if distribution is VonMises else getattr(distribution, "SHAPE", None)
-        if not isinstance(shape, fit.Shape):
+        shape = shape_of(distribution)
+        if shape is None:
             raise TypeError(
                 f"SineSkewed.fit: distribution={arguments.safe_repr(distribution)} must be a class: VonMises, "
                 "WrappedCauchy, Cardioid or WrappedNormal."
             )
         *of_symmetric, skewness = fit.fit_angles("SineSkewed", shape, samples, weights, axis, True)
         return cls(distribution(*of_symmetric), skewness)
+
+    def standard_errors(self, samples: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
+        """Return the standard errors of all parameters of a fit to `samples`, from the observed information.
+
+        The information is minus the second derivatives of the log likelihood of the samples. The errors are good for
+        many samples, and NaN where the matrix of the information is not positive definite, as at the edge of what is
+        allowed.
+
+        Parameters
+        ----------
+        samples : array
+            The samples of the fit, of one data set; the distribution has no batch.
+        weights : array, optional
+            Number of observations that each sample stands for, as in `fit`.
+        """
+        shape, count = shape_of(type(self.distribution)), len(jax.tree.leaves(self))
+        *errors, skewness = errors_of_samples("SineSkewed.standard_errors", self, samples, weights, count)
+        return Estimate(shape.estimate(*errors) if shape else tuple(errors), skewness)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Where it overshoots, the best of some shorter steps is taken, or none, so that t
 rounding. Numbers are scaled by their own curvatures first, so their units do not matter.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
+from jax.typing import ArrayLike
 
-from jax_von_mises.engine.samples import total
+from jax_von_mises import arguments
+from jax_von_mises.engine.samples import WeightedSets, total
 
 STEPS = 32
 # Steps as parts of that of Newton's method. The last one keeps the numbers.
@@ -59,6 +64,60 @@ def maximised(log_density: LogDensity, starts: jax.Array, share: jax.Array, *giv
     for _ in sets:
         function = jax.vmap(function)
     found: jax.Array = function(starts, share, *given)
+    return found
+
+
+def root_of_covariance(function: Callable[[jax.Array], jax.Array], numbers: jax.Array, size: jax.Array) -> jax.Array:
+    """Return a matrix whose columns have the covariances of estimated numbers as their products, from `size` samples.
+
+    They are the inverse of the observed information, minus the second derivatives of a mean log likelihood, and NaN
+    where that is not positive definite.
+    """
+    # One column after the other, so that the memory does not grow with the number of parameters.
+    slope, unit = jax.grad(function), jnp.eye(len(numbers), dtype=numbers.dtype)
+    columns = lax.map(lambda along: jax.jvp(slope, (numbers,), (along,))[1], unit)
+    information = -0.5 * (columns + columns.T)
+    scale = jnp.sqrt(jnp.diagonal(information))
+    # The Cholesky factor is NaN where the matrix is not positive definite.
+    factor = jnp.linalg.cholesky(information / jnp.outer(scale, scale))
+    root: jax.Array = solve_triangular(factor, jnp.diag(1 / scale), lower=True) / jnp.sqrt(size)
+    return root
+
+
+def errors_of_samples(
+    caller: str, one: Any, samples: ArrayLike, weights: ArrayLike | None, count: int
+) -> list[jax.Array]:
+    """Check the arguments of `standard_errors` of a distribution, and return the errors of its first `count` leaves."""
+    if one.batch_shape:
+        raise TypeError(f"{caller}: batch_shape={one.batch_shape} must be (). Use `jax.vmap`, or index the batch.")
+    event = one.event_shape
+    samples = arguments.parameter(caller, "samples", samples)
+    if event and np.shape(samples)[-1:] != event:
+        raise ValueError(
+            f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
+            "sample."
+        )
+    sets = WeightedSets.of(caller, "sample", samples, weights, None, len(event))
+    compute = arguments.compute_dtype(one.dtype)
+    errors = observed_errors(jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), one), sets.padded(), count)
+    return [error.astype(one.dtype) for error in errors]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def observed_errors(one: Any, sets: WeightedSets, count: int) -> list[jax.Array]:
+    """Return the standard errors of the first `count` leaves of a distribution."""
+    leaves, structure = jax.tree.flatten(one)
+    numbers, of_numbers = ravel_pytree(leaves[:count])
+    x, share = sets.rows()
+    x = jnp.moveaxis(x, 0, -1) if one.event_shape else x
+    x, share = x.astype(numbers.dtype), share.astype(numbers.dtype)
+
+    def mean_log_prob(numbers: jax.Array) -> jax.Array:
+        at = jax.tree.unflatten(structure, [*of_numbers(numbers), *leaves[count:]])
+        return total(share * jnp.where(share > 0, at.log_prob(x), 0))
+
+    root = root_of_covariance(mean_log_prob, numbers, sets.observations().astype(numbers.dtype))
+    found: list[jax.Array] = of_numbers(jnp.sqrt(jnp.sum(jnp.square(root), 0)))
     return found
 
 

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -25,6 +24,7 @@ from jax_von_mises.any_density.distribution import OfDensity
 from jax_von_mises.circle.torus import last_axis, shape_of_components
 from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution, OfAngles, as_leaf
+from jax_von_mises.engine.likelihood import root_of_covariance
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import (
@@ -614,14 +614,7 @@ def observed_errors(mixture: Mixture, sets: WeightedSets, directions: bool) -> l
         at = Mixture(logits=log_weights + contrasts @ change, components=jax.tree.unflatten(structure, moved))
         return total(share * jnp.where(share > 0, at.log_prob(x), 0))
 
-    # One column after the other, so that the memory does not grow with the number of parameters.
-    slope = jax.grad(mean_log_prob)
-    columns = lax.map(lambda along: jax.jvp(slope, (start,), (along,))[1], jnp.eye(len(start), dtype=dtype))
-    information = -0.5 * (columns + columns.T)
-    scale = jnp.sqrt(jnp.diagonal(information))
-    # The Cholesky factor is NaN where the matrix is not positive definite.
-    factor = jnp.linalg.cholesky(information / jnp.outer(scale, scale))
-    root = solve_triangular(factor, jnp.diag(1 / scale), lower=True) / jnp.sqrt(sets.observations())
+    root = root_of_covariance(mean_log_prob, start, sets.observations())
     weights = jnp.exp(log_weights)
     of_weights = weights[:, None] * (contrasts - (weights @ contrasts)[None])
     probs = jnp.sqrt(jnp.sum(jnp.square(root[:, : number - 1] @ of_weights.T), 0))

@@ -26,7 +26,7 @@ from jax.typing import ArrayLike
 from jax_von_mises import arguments
 from jax_von_mises.engine import tails
 from jax_von_mises.engine.base import Parameter, Parametric
-from jax_von_mises.engine.likelihood import maximised
+from jax_von_mises.engine.likelihood import errors_of_samples, maximised
 from jax_von_mises.engine.numbers import Numbers
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
@@ -180,6 +180,22 @@ class ProjectedNormal(Parametric):
         samples = arguments.parameter(caller, "samples", samples)
         arguments.dimension(caller, "samples", samples)
         return cls(fitted(WeightedSets.of(caller, "vector", samples, weights, axis, 1).padded()))
+
+    def standard_errors(self, samples: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
+        """Return the standard errors of `concentration` of a fit to `samples`, from the observed information.
+
+        The information is minus the second derivatives of the log likelihood of the samples. The errors are good for
+        many samples, and NaN where the matrix of the information is not positive definite, as at the edge of what is
+        allowed.
+
+        Parameters
+        ----------
+        samples : array
+            The samples of the fit, of one data set; the distribution has no batch.
+        weights : array, optional
+            Number of observations that each sample stands for, as in `fit`.
+        """
+        return errors_of_samples("ProjectedNormal.standard_errors", self, samples, weights, 1)[0]
 
     @property
     def event_shape(self) -> tuple[int, ...]:

@@ -9,9 +9,11 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.engine.base import OfAngles, Parameter, Parametric
+from jax_von_mises.engine.likelihood import errors_of_samples
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.samples import WeightedSets, warn_of_degrees
 from jax_von_mises.von_mises import truncated, truncated_fit
+from jax_von_mises.von_mises.fitting import Estimate
 from jax_von_mises.von_mises.truncated_draw import TRUNCATED, check_arc
 
 NAMES = "loc", "concentration", "low", "high"
@@ -130,6 +132,22 @@ class TruncatedVonMises(Parametric, OfAngles):
         warn_of_degrees(caller, sets.samples)
         ends = truncated_fit.arc_of(caller, sets, low, high)
         return cls(*truncated_fit.fitted(sets.padded(), *ends), *(end.astype(sets.dtype) for end in ends))
+
+    def standard_errors(self, samples: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
+        """Return the standard errors of `loc` and `concentration` of a fit to `samples`, from the observed information.
+
+        The information is minus the second derivatives of the log likelihood of the samples. The errors are good for
+        many samples, and NaN where the matrix of the information is not positive definite, as at the edge of what is
+        allowed.
+
+        Parameters
+        ----------
+        samples : array
+            The samples of the fit, of one data set; the distribution has no batch.
+        weights : array, optional
+            Number of observations that each sample stands for, as in `fit`.
+        """
+        return Estimate(*errors_of_samples("TruncatedVonMises.standard_errors", self, samples, weights, 2))
 
     @property
     def event_shape(self) -> tuple[int, ...]:

@@ -285,3 +285,75 @@ def test_edges_of_standard_errors():
     assert np.isnan(found.rho[1]).all()
     components = VonMises(np.float32([0.0, 1.0]), np.float32([2.0, 3.0]))
     np.testing.assert_array_equal(Torus(components).standard_errors(5).loc, components.standard_errors(5).loc)
+
+
+def tilted(x, loc, log_concentration):
+    return jnp.exp(log_concentration) * jnp.cos(x - loc)
+
+
+def second_differences(function, numbers):
+    """Return the matrix of second derivatives by differences."""
+    step, count = 1e-4, len(numbers)
+    unit = step * np.eye(count)
+    ends = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+    return np.array(
+        [
+            [
+                sum(s * t * function(numbers + s * unit[i] + t * unit[j]) for s, t in ends) / (4 * step**2)
+                for j in range(count)
+            ]
+            for i in range(count)
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", more(VonMises, WrappedCauchy, WrappedNormal))
+def test_standard_errors_of_skewed(kind, key):
+    log_density, _, typical = CLASSES[kind]
+    with jax.enable_x64(True):
+        x = np.asarray(SineSkewed(kind(0.4, typical), 0.3).sample(key, (300,)), float)
+        fitted = SineSkewed.fit(x, kind)
+        errors = fitted.standard_errors(x)
+        twice = fitted.standard_errors(x, np.full(300, 2.0))
+
+        def log_likelihood(p):
+            return np.sum(log_density(x - p[0], p[1]) + np.log1p(p[2] * np.sin(x - p[0])))
+
+        at = np.array([float(each) for each in jax.tree.leaves(fitted)])
+        wanted = np.sqrt(np.diag(np.linalg.inv(-second_differences(log_likelihood, at))))
+        np.testing.assert_allclose(jax.tree.leaves(errors), wanted, rtol=1e-4)
+        np.testing.assert_allclose(jax.tree.leaves(twice), wanted / np.sqrt(2), rtol=1e-4)
+        assert errors.distribution._fields == tuple(p.name for p in kind.PARAMETERS)
+
+
+@pytest.mark.more
+def test_standard_errors_of_any_density(key):
+    """Those of a von Mises distribution are the closed ones."""
+    x = VonMises(0.5, 3.0).sample(key, (500,))
+    plain = VonMises.fit(x)
+    closed = plain.standard_errors(500)
+    found = CircularDistribution.fit(tilted, x, (0.0, 0.0)).standard_errors(x)
+    np.testing.assert_allclose(found, [closed.loc, closed.concentration / plain.concentration], rtol=1e-3)
+
+
+def test_standard_errors_of_directions(key):
+    direction = ProjectedNormal(np.float32([1.0, 0.5, 2.0]))
+    draws = direction.sample(key, (4_000,))
+    fitted = ProjectedNormal.fit(draws)
+    errors = fitted.standard_errors(draws)
+    assert errors.shape == (3,)
+    assert np.all(np.abs(fitted.concentration - direction.concentration) < 4 * errors)
+    assert np.all(errors < 0.04)
+
+
+@pytest.mark.more
+def test_standard_errors_on_an_arc(key):
+    arc = TruncatedVonMises(0.5, 3.0, -0.5, 1.5)
+    x = arc.sample(key, (60, 400))
+    fits = TruncatedVonMises.fit(x, -0.5, 1.5, axis=1)
+    errors = jax.vmap(lambda each: TruncatedVonMises.fit(each, -0.5, 1.5).standard_errors(each))(x)
+    for name in ("loc", "concentration"):
+        spread = np.std(np.asarray(getattr(fits, name)))
+        assert np.median(getattr(errors, name)) == pytest.approx(spread, rel=0.3)
+    with pytest.raises(TypeError, match=r"TruncatedVonMises.standard_errors: batch_shape=\(60,\) must be \(\)"):
+        fits.standard_errors(x)

@@ -188,11 +188,17 @@ OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
 OTHERS = {"broadcast", "marginal", "tabulate", "predict", "log_likelihood", "bic", "aic"}
 
 
+def takes_samples(kind):
+    """Return whether standard errors follow from the samples, and not from their number."""
+    method = getattr(kind, "standard_errors", None)
+    return method is not None and "samples" in inspect.signature(method).parameters
+
+
 def methods(one):
     """Return the names of the public methods."""
     kind = type(one)
-    others = OTHERS | {"standard_errors"} if isinstance(one, Mixture) else OTHERS
-    others = others | {name for name in dir(kind) if isinstance(inspect.getattr_static(kind, name), classmethod)}
+    others = OTHERS | {name for name in dir(kind) if isinstance(inspect.getattr_static(kind, name), classmethod)}
+    others |= {"standard_errors"} if takes_samples(kind) else set()
     public = (name for name in dir(kind) if not name.startswith("_") and name not in others and not name.isupper())
     return [name for name in public if callable(getattr(kind, name)) and hasattr(one, name)]
 
