@@ -74,7 +74,7 @@ def turn(
     The noise bounds the rounding errors of elements; smaller elements cause no turn.
     """
     noise = jnp.maximum(noise, float(jnp.finfo(a.dtype).eps) * jnp.maximum(jnp.abs(a), jnp.abs(b)))
-    off = jnp.where(jnp.abs(off) > NOISE * noise, off, 0)
+    off = jnp.where(jnp.abs(off) <= NOISE * noise, 0, off)  # NaN stays
     some = off != 0
     # No squares of elements, which may underflow.
     ratio = jnp.abs(0.5 * (b - a) / jnp.where(some, off, 1))
