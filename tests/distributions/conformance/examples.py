@@ -185,7 +185,7 @@ OF_NUMBERS = {"cdf", "sf", "log_cdf", "log_sf", "survival_function", "log_surviv
 OF_NUMBERS |= {"interval", "standard_errors", "cosine_cdf", "cosine_icdf", "conditional", "marginal_log_prob"}
 OF_ANOTHER = {"kl_divergence", "cross_entropy", "multiply", "convolve"}
 # Those that make distributions, or that take samples.
-OTHERS = {"broadcast", "marginal", "tabulate", "predict", "log_likelihood", "bic", "aic"}
+OTHERS = {"fit", "from_natural", "broadcast", "marginal", "tabulate", "predict", "log_likelihood", "bic", "aic"}
 
 
 def takes_samples(kind):

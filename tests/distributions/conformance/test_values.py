@@ -122,7 +122,9 @@ def test_summaries(case, nodes, found):
     if "kl_to_uniform" in found:
         close(found["kl_to_uniform"], np.sum(p * (log_p + np.log(case.space.volume)), 1))
     if "kl_divergence" in found:
-        close(found["kl_divergence"], np.sum(p * (log_p - np.roll(log_p, -1, 0)), 1), rtol=case.tolerance(5e-6, 1e-8))
+        # The log density of narrow rotations has a kink, for which this rule has an error; `test_rotations` has pieces.
+        narrow = 2e-6 if case.example.name == "IsotropicGaussianSO3" else 1e-8
+        close(found["kl_divergence"], np.sum(p * (log_p - np.roll(log_p, -1, 0)), 1), rtol=case.tolerance(5e-6, narrow))
     if "mode" in found:
         for i in range(3):
             given = {name: leaf[i] for name, leaf in case.example.parameters(case.dtype).items()}
