@@ -80,7 +80,7 @@ def test_values_that_are_not_allowed():
     assert np.isnan(Kent.fit(np.zeros((0, 3), np.float32)).concentration)
 
 
-@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
+@pytest.mark.parametrize("dtype", more("float32", "float64"))
 def test_divergence(dtype):
     """Against a rule over the sphere in the frame of the first distribution, and von Mises-Fisher distributions."""
     nodes, weights = np.polynomial.legendre.leggauss(200)

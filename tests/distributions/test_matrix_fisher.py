@@ -275,7 +275,7 @@ def test_shapes():
         distribution.log_prob(np.ones(3))
 
 
-@pytest.mark.parametrize("dtype", ["float32", *more("float64")])
+@pytest.mark.parametrize("dtype", more("float32", "float64"))
 def test_distribution_with_a_mean(dtype):
     parameters = np.random.default_rng(0).normal(size=(4, 6, 3, 3)) * np.array([0, 1, 10, 100])[:, None, None, None]
     limit = {"float32": 1e-5, "float64": 2e-14}[dtype]
