@@ -1,9 +1,8 @@
 """Maximise the mean log likelihood of data sets over a few unconstrained numbers each.
 
 Steps of Newton's method, of which there are at most `STEPS`, use the absolute values of the curvatures, so that each
-leads uphill.
-Where it overshoots, the best of some shorter steps is taken, or none, so that the likelihood never falls by more than
-rounding. Numbers are scaled by their own curvatures first, so their units do not matter.
+leads uphill. Where it overshoots, the best of some shorter steps is taken, or none, so that the likelihood never falls
+by more than rounding. Numbers are scaled by their own curvatures first, so their units do not matter.
 """
 
 import functools
@@ -84,20 +83,25 @@ def root_of_covariance(function: Callable[[jax.Array], jax.Array], numbers: jax.
     return root
 
 
+def checked_samples(caller: str, one: Any, samples: ArrayLike) -> ArrayLike:
+    """Return samples whose last axes belong to an event of a distribution."""
+    samples, event = arguments.parameter(caller, "samples", samples), one.event_shape
+    if event and np.shape(samples)[-1:] != event:
+        raise ValueError(
+            f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
+            "sample."
+        )
+    return samples
+
+
 def errors_of_samples(
     caller: str, one: Any, samples: ArrayLike, weights: ArrayLike | None, count: int
 ) -> list[jax.Array]:
     """Check the arguments of `standard_errors` of a distribution, and return the errors of its first `count` leaves."""
     if one.batch_shape:
         raise TypeError(f"{caller}: batch_shape={one.batch_shape} must be (). Use `jax.vmap`, or index the batch.")
-    event = one.event_shape
-    samples = arguments.parameter(caller, "samples", samples)
-    if event and np.shape(samples)[-1:] != event:
-        raise ValueError(
-            f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
-            "sample."
-        )
-    sets = WeightedSets.of(caller, "sample", samples, weights, None, len(event))
+    samples = checked_samples(caller, one, samples)
+    sets = WeightedSets.of(caller, "sample", samples, weights, None, len(one.event_shape))
     compute = arguments.compute_dtype(one.dtype)
     errors = observed_errors(jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), one), sets.padded(), count)
     return [error.astype(one.dtype) for error in errors]

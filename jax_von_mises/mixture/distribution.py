@@ -24,7 +24,7 @@ from jax_von_mises.any_density.distribution import OfDensity
 from jax_von_mises.circle.torus import last_axis, shape_of_components
 from jax_von_mises.engine import em
 from jax_von_mises.engine.base import Distribution, OfAngles, as_leaf
-from jax_von_mises.engine.likelihood import root_of_covariance
+from jax_von_mises.engine.likelihood import checked_samples, root_of_covariance
 from jax_von_mises.engine.pytrees import pytree
 from jax_von_mises.engine.request import Family
 from jax_von_mises.engine.samples import (
@@ -357,7 +357,7 @@ class Mixture(OfDensity):
         sets = WeightedSets.of(caller, "sample", samples, weights, None, event_ndim=len(self.event_shape))
         compute = arguments.compute_dtype(self.dtype)
         whole = jax.tree.map(lambda leaf: arguments.as_jax(leaf, compute), whole)
-        errors = observed_errors(whole, sets.padded(), directions=how.directions)
+        errors = errors_of_mixture(whole, sets.padded(), directions=how.directions)
         probs, *each = (error.astype(self.dtype) for error in errors)
         return Estimate(probs, how.estimate(*each))
 
@@ -578,19 +578,8 @@ class Mixture(OfDensity):
         return found
 
 
-def checked_samples(caller: str, mixture: Mixture, samples: ArrayLike) -> ArrayLike:
-    """Return samples whose last axes belong to an event of the mixture."""
-    samples, event = arguments.parameter(caller, "samples", samples), mixture.event_shape
-    if event and np.shape(samples)[-1:] != event:
-        raise ValueError(
-            f"{caller}: samples has shape {np.shape(samples)}, but its last axis must have the length {event[0]} of a "
-            "sample."
-        )
-    return samples
-
-
 @functools.partial(jax.jit, static_argnames="directions")
-def observed_errors(mixture: Mixture, sets: WeightedSets, directions: bool) -> list[jax.Array]:
+def errors_of_mixture(mixture: Mixture, sets: WeightedSets, directions: bool) -> list[jax.Array]:
     """Return the standard errors of the weights and of the leaves of the components of a mixture without a batch."""
     leaves, structure = jax.tree.flatten(mixture.components)
     log_weights = mixture.log_weights()

@@ -25,6 +25,7 @@ from jax_von_mises.rotations.heat import (
     relative,
     root_mean_square_score,
     rotation_angle,
+    sums_over_angles,
 )
 
 # Number of nodes for the angle from the mean, and for u.
@@ -35,18 +36,8 @@ POWER = 3
 
 def mean_log_density(sigma: jax.Array) -> jax.Array:
     """Return the mean of log f."""
-    intervals, reach = MEAN_RULE[sigma.dtype.name]
     kernel = Kernel.of(sigma)
-    length = jnp.minimum(reach * kernel.sigma, np.pi)
-
-    def term(node: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
-        angle = length * node
-        at = Angle(angle, (np.pi - length) + length * (1 - node))
-        p = weight * kernel.relative(at, jnp.zeros_like(angle), angle)
-        return p, p * kernel.log_density(at)
-
-    nodes = np.arange(1, intervals + 1) / intervals
-    total, of_log = add_terms(term, nodes.tolist(), np.where(nodes < 1, 1, 0.5).tolist(), length, loop=True)
+    total, of_log = sums_over_angles(kernel, kernel.log_density)
     return of_log / total
 
 

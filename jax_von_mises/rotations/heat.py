@@ -401,11 +401,9 @@ def score(scalar: jax.Array, vector: jax.Array, sigma: jax.Array) -> jax.Array:
 MEAN_RULE = {"float32": (64, 8.0), "float64": (128, 11.0)}
 
 
-def root_mean_square_score(sigma: jax.Array) -> jax.Array:
-    """Return the square root of the mean of the squared length of the score, with a relative error of 2e-6 or 1e-13."""
-    intervals, reach = MEAN_RULE[sigma.dtype.name]
-    sigma, share = valid(sigma), small_share(valid(sigma))
-    kernel = Kernel.of(sigma)
+def sums_over_angles(kernel: Kernel, function: Callable[[Angle], jax.Array]) -> tuple[jax.Array, ...]:
+    """Return sums that are proportional to the integral of p over all angles, and to that of p times a function."""
+    intervals, reach = MEAN_RULE[kernel.sigma.dtype.name]
     length = jnp.minimum(reach * kernel.sigma, np.pi)
 
     # p is even about 0 and pi, where it is 0 or is cut off.
@@ -413,11 +411,22 @@ def root_mean_square_score(sigma: jax.Array) -> jax.Array:
         angle = length * node
         at = Angle(angle, (np.pi - length) + length * (1 - node))
         p = weight * kernel.relative(at, jnp.zeros_like(angle), angle)
-        return p, p * jnp.square(kernel.slope_per_angle(at) * angle * jnp.minimum(kernel.sigma, 1))
+        return p, p * function(at)
 
     nodes = np.arange(1, intervals + 1) / intervals
     weights = np.where(nodes < 1, 1, 0.5)
-    total, squares = add_terms(term, nodes.tolist(), weights.tolist(), length, loop=True)
+    return add_terms(term, nodes.tolist(), weights.tolist(), length, loop=True)
+
+
+def root_mean_square_score(sigma: jax.Array) -> jax.Array:
+    """Return the square root of the mean of the squared length of the score, with a relative error of 2e-6 or 1e-13."""
+    sigma, share = valid(sigma), small_share(valid(sigma))
+    kernel = Kernel.of(sigma)
+
+    def scaled_square(at: Angle) -> jax.Array:
+        return jnp.square(kernel.slope_per_angle(at) * at.angle * jnp.minimum(kernel.sigma, 1))
+
+    total, squares = sums_over_angles(kernel, scaled_square)
     some = squares > 0
     root = jnp.where(some, jnp.sqrt(jnp.where(some, squares, 1) / total), 0)
     return root / (jnp.minimum(kernel.sigma, 1) * share)
