@@ -7,9 +7,9 @@ A page marks each such part with the lines ``<!-- made: KIND NAME -->`` and ``<!
 - ``programs``: the counts of programs for a GPU (`docs.results.programs`);
 - ``methods``: which methods each distribution has.
 
-``python -m docs.pages`` writes these parts and the notebook of the tour; ``--examples`` also runs the examples again,
-which takes a few minutes. The pictures in ``docs/_static`` are not committed: Sphinx calls `draw` before it reads the
-pages.
+``python -m docs.pages`` writes these parts, the notebook of the tour and the picture of the README; ``--examples`` also
+runs the examples again, which takes a few minutes. The other pictures in ``docs/_static`` are not committed: Sphinx
+calls `draw` before it reads the pages.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import jax_von_mises
 import jax_von_mises.rotations
-from docs import architecture, results
+from docs import architecture, overview, results
 from docs.examples import drawing
 from jax_von_mises.engine.base import Distribution
 
@@ -240,6 +240,8 @@ def main(arguments=None):
     for page in pages():
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     NOTEBOOK.write_text(notebook(TOUR.read_text(encoding="utf-8")), encoding="utf-8")
+    with complete(STATIC / "overview.png") as out:
+        overview.draw(out)
 
 
 if __name__ == "__main__":
