@@ -42,8 +42,8 @@ HEADLINE = {
 }
 PEERS = {
     "`normal`": (NORMAL,),
-    "NumPyro, TFP": (NUMPYRO, TFP),
-    "NumPy, SciPy, PyTorch": (NUMPY, SCIPY, TORCH),
+    "NumPyro,<br>TFP": (NUMPYRO, TFP),
+    "NumPy,<br>SciPy,<br>PyTorch": (NUMPY, SCIPY, TORCH),
 }
 
 
