@@ -3,8 +3,9 @@
 Each public class whose parameters are arrays has a class of the same name here. It takes the same arguments, and has
 those methods that NumPyro knows. Draws are differentiable with respect to all parameters, so that every class can be
 used in a guide. `VonMises` is a drop-in replacement for ``numpyro.distributions.VonMises``, which adds `cdf`, `icdf`,
-`entropy` and `kl_divergence`, and allows a concentration of 0. `kl_divergence` also compares different distributions of
-one angle, and these with ``Uniform(-pi, pi)``. `OfDistribution` serves all other distributions, such as mixtures.
+`entropy` and `kl_divergence`, and allows a concentration of 0. ``kl_divergence(p, q)`` also compares different
+distributions of one angle, and takes ``Uniform(-pi, pi)`` as `q`. `OfDistribution` serves all other distributions, such
+as mixtures.
 
 This module requires NumPyro: ``pip install "jax_von_mises[numpyro]"``.
 
@@ -359,6 +360,13 @@ def register_divergence_from_uniform(p: Any) -> None:
         entropy = p.entropy()
         around = (q.low <= np.float32(-np.pi)) & (q.high >= np.float32(np.pi))
         return jnp.where(around, jnp.log(q.high - q.low).astype(entropy.dtype) - entropy, jnp.inf)
+
+
+@kl_divergence.register(OfDistribution, OfDistribution)
+def divergence_of_any(p: OfDistribution, q: OfDistribution) -> jax.Array:
+    """Return the mean of log(p / q) under `p`, in nats, if the class of its distribution has it for that of `q`."""
+    divergence: jax.Array = p.distribution.kl_divergence(q.distribution)
+    return divergence
 
 
 for made in (OfDistribution, *(cls for cls in MADE.values() if issubclass(cls.OF, base.OfAngles))):

@@ -1,5 +1,6 @@
 """Test and describe samples of angles: uniformity, fit of a distribution, correlation, and the mean direction."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -80,9 +81,9 @@ def rayleigh_test(
     .. math:: p = e^{-n h} \sqrt{\frac{A(\kappa)}{\kappa A'(\kappa)}}, \qquad h = \kappa R - \log I_0(\kappa),
 
     at the maximum likelihood estimate, where :math:`A(\kappa) = R`. Compared with the exact distribution, its relative
-    error is at most 9% for n = 2 and 3, 5% for n = 5, 3% for n = 10 and 1.5% for n = 20, however small p is, and 0.5%
-    for n = 10 and p above 0.005. The formula of J. H. Zar (*Biostatistical Analysis*, 1999, equation 27.4) has the same
-    error near p = 0.05, but for n = 20 and p = 2e-9 it is 2.3 times too large.
+    error is 0 for n = 1, at most 9% for n = 2 and 3, 5% for n = 5, 3% for n = 10 and 1.5% for n = 20, however small p
+    is, and 0.5% for n = 10 and p above 0.005. The formula of J. H. Zar (*Biostatistical Analysis*, 1999, equation 27.4)
+    has the same error near p = 0.05, but for n = 20 and p = 2e-9 it is 2.3 times too large.
 
     Examples
     --------
@@ -110,7 +111,7 @@ def _rayleigh_test(sets: WeightedSets) -> SignificanceResult:
     h = jnp.where(k < 2 * bessel.SWITCH, k * a - bessel.log_i0(k), large)
     variance, unit = bessel.scaled_rise_variance(k)
     p = jnp.exp(0.5 * jnp.log(bessel.ratio(k) / (k * unit * variance * unit)) - n * h)
-    return _rounded(sets, n * a * a, jnp.minimum(p, 1))
+    return _rounded(sets, n * a * a, jnp.where(n <= 1, 0 * p + 1, jnp.minimum(p, 1)))
 
 
 def watson_test(
@@ -147,7 +148,8 @@ def watson_test(
     The p value is that of a large sample, :math:`2 \sum_k (-1)^{k-1} e^{-2 k^2 \pi^2 U^*}`, at the statistic
     :math:`U^* = (U^2 - 0.1/n + 0.1/n^2)(1 + 0.8/n)` of M. A. Stephens (J. R. Stat. Soc. B 32, 1970). In a million
     simulated samples of 10, the share of p values up to a level of 0.1 or 0.05 is right within 1%; that up to 0.01 is
-    0.0095, and that up to 0.001 is 0.0007 (0.0009 for n = 20), so small p values are too large.
+    0.0095, and that up to 0.001 is 0.0007 (0.0009 for n = 20), so small p values are too large. For n = 3, the shares
+    up to 0.1, 0.05 and 0.01 are 0.112, 0.056 and 0.0017. For n = 1, p is 1.
     """
     return _test("watson_test", _watson, samples, distribution, axis)
 
@@ -171,7 +173,8 @@ def kuiper_test(
     :math:`V^* = V (\sqrt n + 0.155 + 0.24/\sqrt n)` of M. A. Stephens (J. R. Stat. Soc. B 32, 1970). In a million
     simulated samples of 10, the share of p values up to a level of 0.1 or 0.05 is 2% or 3% smaller than the level; that
     up to 0.01 is 0.0091, and that up to 0.001 is 0.0007 (0.0009 for n = 20), so small p values are too large: for n =
-    20, 1.7 times at p = 5e-6.
+    20, 1.7 times at p = 5e-6. For n = 3, the shares up to 0.1, 0.05 and 0.01 are 0.121, 0.057 and 0.0005. For n = 1, p
+    is 1.
     """
     return _test("kuiper_test", _kuiper, samples, distribution, axis)
 
@@ -195,9 +198,12 @@ def goodness_of_fit(
     samples : array
         Angles in radians, of any float dtype.
     fit : class or function
-        A class with the method ``fit``, such as `VonMises`, or a function that is called as ``fit(samples, axis=0)``
-        and returns a distribution of one angle with a batch, such as ``functools.partial(Mixture.fit,
-        components=VonMises, number=2)``. It also gets all drawn samples as one array, with ``axis=1``.
+        A class of distributions of one angle whose method ``fit`` needs only samples, such as `VonMises`, or a function
+        that is called as ``fit(samples, axis=0)`` and returns a distribution of one angle with a batch, such as
+        ``functools.partial(Mixture.fit, components=VonMises, number=2)`` or ``functools.partial(TruncatedVonMises.fit,
+        low=-1, high=1)``. It also gets all drawn samples as one array, with ``axis=1``. A function without the argument
+        ``axis``, such as ``functools.partial(CircularDistribution.fit, log_density, start=start)``, gets one data set,
+        and the drawn ones by `jax.vmap`; `samples` must then be one data set.
     number : int
         Number of drawn samples.
     axis : int or tuple of ints, optional
@@ -213,8 +219,8 @@ def goodness_of_fit(
     Raises
     ------
     TypeError, ValueError
-        If `key` is not one key, if samples are not numbers, if `fit` is neither a function nor a class with ``fit``,
-        if `number` is not an integer of 1 or more, or if an axis is out of range.
+        If `key` is not one key, if samples are not numbers, if `fit` is no such function or class, if `number` is not
+        an integer of 1 or more, or if an axis is out of range.
 
     Notes
     -----
@@ -232,23 +238,54 @@ def goodness_of_fit(
     caller = "statistics.goodness_of_fit"
     key = arguments.one_key(caller, key)
     number = arguments.whole_number(caller, "number", number, 1)
-    estimate = fit.fit if isinstance(fit, type) and hasattr(fit, "fit") else fit
-    if isinstance(estimate, type) or not callable(estimate):
-        raise TypeError(
-            f"{caller}: fit={arguments.safe_repr(fit)} must be a class with the method `fit`, or a function that is "
-            "called as fit(samples, axis=0) and returns a distribution."
-        )
+    estimate, batched = _estimator(caller, fit)
     sets = WeightedSets.of(caller, "angle", samples, None, axis)
+    if not batched and sets.kept:
+        raise ValueError(
+            f"{caller}: fit={arguments.safe_repr(fit)} has no argument `axis`, so samples must be one data set, but "
+            f"those of shape {np.shape(sets.samples)} with axis={axis} are {sets.kept} data sets. Use jax.vmap."
+        )
     warn_of_degrees(caller, sets.samples)
     x = _first(sets)
-    model = estimate(x, axis=0)
+    model = estimate(x, axis=0) if batched else estimate(x)
     draws = model.sample(key, (number, len(x)))
     observed, _ = _watson(model.cdf(x))
-    simulated, _ = _watson(estimate(draws, axis=1).cdf(jnp.moveaxis(draws, 1, 0)))
+    if batched:
+        again = estimate(draws, axis=1).cdf(jnp.moveaxis(draws, 1, 0))
+    else:
+        again = jax.vmap(lambda x: estimate(x).cdf(x), out_axes=1)(draws)
+    simulated, _ = _watson(again)
     # A statistic that is NaN counts as large.
     count = jnp.sum(~(simulated < observed[None]), 0)
     p = jnp.where(jnp.isnan(observed), jnp.nan, (1 + count.astype(observed.dtype)) / (1 + number))
     return _rounded(sets, observed, p)
+
+
+def _estimator(caller: str, fit: Any) -> tuple[Callable[..., Any], bool]:
+    """Return the function that fits, and whether it has the argument `axis`."""
+    estimate = fit
+    if isinstance(fit, type):
+        estimate = getattr(fit, "fit", None) if hasattr(fit, "cdf") else None
+    if not callable(estimate):
+        raise TypeError(
+            f"{caller}: fit={arguments.safe_repr(fit)} must be a class of distributions of one angle with the methods "
+            "`fit` and `cdf`, or a function that is called as fit(samples, axis=0) and returns such a distribution."
+        )
+    given = inspect.signature(estimate).parameters
+    samples = "samples" if "samples" in given else next(iter(given), None)
+    missing = [
+        f"`{name}`"
+        for name, each in given.items()
+        if name not in (samples, "axis")
+        and each.default is each.empty
+        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if missing:
+        raise TypeError(
+            f"{caller}: fit={arguments.safe_repr(fit)} also needs {' and '.join(missing)}. Give a functools.partial of "
+            "this function, or of the method `fit` of this class, that has them."
+        )
+    return estimate, any(name == "axis" or each.kind is each.VAR_KEYWORD for name, each in given.items())
 
 
 def circular_correlation(
@@ -440,7 +477,7 @@ def _watson(u: jax.Array) -> tuple[jax.Array, jax.Array]:
     rest, n = _sorted(u)
     statistic = jnp.sum(jnp.square(rest - jnp.mean(rest, 0, keepdims=True)), 0) + 1 / (12 * n)
     exponent = 2 * np.pi**2 * (statistic - 0.1 / n + 0.1 / n**2) * (1 + 0.8 / n)
-    return statistic, _series(exponent, lambda k, x: (-1.0) ** (k - 1))
+    return statistic, _series(exponent, n, lambda k, x: (-1.0) ** (k - 1))
 
 
 @jax.jit
@@ -449,14 +486,18 @@ def _kuiper(u: jax.Array) -> tuple[jax.Array, jax.Array]:
     rest, n = _sorted(u)
     statistic = jnp.max(rest, 0) - jnp.min(rest, 0) + 1 / n
     exponent = 2 * jnp.square(statistic * (jnp.sqrt(n) + 0.155 + 0.24 / jnp.sqrt(n)))
-    return statistic, _series(exponent, lambda k, x: 2 * k * k * x - 1)
+    return statistic, _series(exponent, n, lambda k, x: 2 * k * k * x - 1)
 
 
-def _series(exponent: jax.Array, factor: Callable[[Any, jax.Array], Any]) -> jax.Array:
-    """Return 2 times the sum of factor(k, x) e^(-k^2 x) over k from 1, for an exponent x; 1 where x is small."""
+def _series(exponent: jax.Array, n: jax.Array, factor: Callable[[Any, jax.Array], Any]) -> jax.Array:
+    """Return 2 times the sum of factor(k, x) e^(-k^2 x) over k from 1, for an exponent x; 1 where x is small.
+
+    It is 1 for n = 1, since the statistics of one angle have a single value.
+    """
     x = jnp.maximum(exponent, LEAST)[..., None]
     k = np.arange(1, TERMS + 1).astype(x.dtype).reshape((1,) * exponent.ndim + (-1,))
-    return jnp.clip(2 * jnp.sum(factor(k, x) * jnp.exp(-k * k * x), -1), 0, 1)
+    p = jnp.clip(2 * jnp.sum(factor(k, x) * jnp.exp(-k * k * x), -1), 0, 1)
+    return jnp.where(n > 1, p, 0 * exponent + 1)
 
 
 def _rounded(sets: WeightedSets, *values: jax.Array) -> SignificanceResult:

@@ -430,7 +430,8 @@ class CircularDistribution(OfOneDensity):
             its maximum near the start, each estimate has an error of at most 1e-3 (float32) or 1e-6 (float64) of its
             standard error for one angle. Where the likelihood rises without bound, or does not depend on a parameter,
             the parameter is where the steps end. NaN without angles, without positive weights, for a negative weight,
-            an angle that is not finite, and a start at which the likelihood is not finite.
+            an angle that is not finite, and a start at which the likelihood or its derivatives are not finite, such as
+            one at which the density is 0 at -pi, an angle of the table. Begin elsewhere then.
 
         Notes
         -----
@@ -794,6 +795,8 @@ def fitted(start: CircularDistribution, sets: WeightedSets) -> CircularDistribut
     dtype, compute = dtypes_of(start)
     x, share = sets.rows()
     x, share = x.astype(compute), jnp.broadcast_to(share, x.shape).astype(compute)
+    # At other angles, the density may be 0.
+    x = jnp.where(share == 0, x[jnp.argmax(share)], x)
     leaves, structure = jax.tree.flatten(start)
     count = len(start.parameters)
     numbers, of_numbers = ravel_pytree([x.astype(compute) for x in leaves[:count]])

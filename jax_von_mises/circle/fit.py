@@ -30,7 +30,7 @@ EQUAL = {"float32": 1e24, "float64": 1e200}
 # The least t of a start.
 LEAST = 1e-3
 # The skewness at each start.
-SKEWS = (-0.8, 0.0, 0.8)
+SKEWS = (-0.98, -0.6, 0.0, 0.6, 0.98)
 
 
 class Shape(NamedTuple):
@@ -109,12 +109,21 @@ def start_of_length(k: jax.Array) -> jax.Array:
     return 0.5 * (jnp.log(2 - rest) - jnp.log(rest))
 
 
+def start_of_cauchy(k: jax.Array) -> jax.Array:
+    """Return t for data of which most may be much closer to each other than the mean resultant length says.
+
+    1 - tanh(t) is the root of 1 minus this length, which for small angles is about the half width at half maximum.
+    """
+    rest = jnp.sqrt(bessel.one_minus_ratio(k))
+    return 0.5 * (jnp.log(2 - rest) - jnp.log(rest))
+
+
 def scale_of(t: jax.Array) -> jax.Array:
     """Return the scale of the wrapped normal distribution with the mean resultant length tanh(t)."""
     return jnp.sqrt(2 * jnp.log1p(2 / jnp.expm1(2 * jnp.maximum(t, 1e-7))))
 
 
-WRAPPED_CAUCHY = Shape(jnp.tanh, named.cauchy_log_density_of_atanh, start_of_length, 1.0, OfLength, cauchy_errors)
+WRAPPED_CAUCHY = Shape(jnp.tanh, named.cauchy_log_density_of_atanh, start_of_cauchy, 1.0, OfLength, cauchy_errors)
 CARDIOID = Shape(
     lambda t: 0.5 * jnp.abs(jnp.sin(t)),
     lambda x, t: named.cardioid_log_density(x, 0.5 * jnp.sin(t)),

@@ -125,13 +125,14 @@ class SineSkewed(OfDensity):
         Returns
         -------
         SineSkewed
-            As for `WrappedCauchy.fit`; the likelihood is the largest that is reached from three starts, with skewnesses
-            -0.8, 0 and 0.8; for few angles, there may be a larger one elsewhere. The skewness is -1 or 1 where the
-            likelihood rises up to there. Equal angles give a skewness of 0. For nearly uniform data, where the skewed
-            distribution is a cardioid with another mean direction, `loc` and the skewness are arbitrary. For a
-            `Cardioid`, skewness and cardioid are two factors of one form, so that the estimates are one of two sets of
-            parameters with the same density; for a positive skewness, the other one is ``loc`` + pi / 2,
-            half the skewness as ``rho``, and -2 ``rho`` as the skewness.
+            As for `WrappedCauchy.fit`; the likelihood is the largest that is reached from five starts, with skewnesses
+            from -0.98 to 0.98. In 8 settings with 10 to 100 angles, uniform or von Mises, there was a larger one
+            elsewhere for at most 1% of data sets. The skewness is -1 or 1 where the likelihood rises up to there. Equal
+            angles give a skewness of 0. For nearly uniform data, where the skewed distribution is a cardioid with
+            another mean direction, `loc` and the skewness are arbitrary. For a `Cardioid`, skewness and cardioid are
+            two factors of one form, so that the estimates are one of two sets of parameters with the same density; for
+            a positive skewness, the other one is ``loc`` + pi / 2, half the skewness as ``rho``, and -2 ``rho`` as the
+            skewness.
 
         Notes
         -----

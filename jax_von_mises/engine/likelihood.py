@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from jax_von_mises import arguments
 from jax_von_mises.engine.samples import WeightedSets, total
+from jax_von_mises.numerics.elementary import nan_unless
 
 STEPS = 32
 # Steps as parts of that of Newton's method. The last one keeps the numbers.
@@ -45,7 +46,8 @@ def maximised(log_density: LogDensity, starts: jax.Array, share: jax.Array, *giv
         ``log_density(numbers, *given)`` returns the log densities of the samples of one data set, of shape (n,). It
         must be finite where the share is 0.
     starts : array
-        Numbers to begin with, of shape sets + (starts, count). The best result of all starts is returned.
+        Numbers to begin with, of shape sets + (starts, count). The best result of all starts is returned; NaN if at
+        none of them the likelihood and its derivatives are finite.
     share : array
         Weights that sum to 1, of shape sets + (n,).
     *given : array
@@ -130,8 +132,8 @@ def highest(function: Callable[[jax.Array], jax.Array], starts: jax.Array) -> ja
 
     def end(start: jax.Array) -> jax.Array:
         def step(state: State) -> State:
-            numbers, going = uphill(function, state[0])
-            return numbers, state[1] + 1, going
+            numbers, going, finite = uphill(function, state[0])
+            return nan_unless(numbers, finite | (state[1] > 0)), state[1] + 1, going
 
         found: jax.Array = lax.while_loop(
             lambda state: state[2] & (state[1] < STEPS),
@@ -146,8 +148,11 @@ def highest(function: Callable[[jax.Array], jax.Array], starts: jax.Array) -> ja
     return best
 
 
-def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return numbers after a step, and whether another one would change more than rounding."""
+def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return numbers after a step, whether another one would change more than rounding, and whether this one could.
+
+    Where derivatives are not finite, no step is possible.
+    """
     eps = float(jnp.finfo(numbers.dtype).eps)
 
     def twice(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -155,6 +160,7 @@ def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> tu
         return slope, slope
 
     curvature, slope = jax.jacfwd(twice, has_aux=True)(numbers)
+    finite = jnp.all(jnp.isfinite(slope)) & jnp.all(jnp.isfinite(curvature))
     own = jnp.abs(jnp.diagonal(curvature))
     unit = jnp.where(own > 0, lax.rsqrt(jnp.where(own > 0, own, 1)), 1)
     sizes, axes = jnp.linalg.eigh(curvature * unit[None] * unit[:, None])
@@ -170,4 +176,4 @@ def uphill(function: Callable[[jax.Array], jax.Array], numbers: jax.Array) -> tu
     slack = jnp.asarray(np.where(np.asarray(PARTS) == 1, SLACK * eps, 0), numbers.dtype)
     chosen = jnp.argmax(values + slack * (1 + jnp.abs(values[-1])))
     # The error after a step of Newton's method is about the square of the step.
-    return reached[chosen], (chosen < len(PARTS) - 1) & (jnp.max(jnp.abs(move) / unit) > eps**LAST)
+    return reached[chosen], (chosen < len(PARTS) - 1) & (jnp.max(jnp.abs(move) / unit) > eps**LAST), finite

@@ -152,7 +152,7 @@ class WeightedSets:
         """Return samples of shape event + `kept` + (n,), and their shares of the weights, which broadcast to the rest.
 
         The shares are NaN for a negative or infinite weight, and if no weight is positive. An empty data set becomes a
-        single NaN. Where the weight is 0, other numbers replace those that are no angle or no direction.
+        single NaN. Where the weight is 0, other numbers replace those that may be no angle or no direction.
         """
         compute = arguments.compute_dtype(self.dtype)
         x, batch, front = jnp.asarray(self.samples, compute), self.batch, range(self.event_ndim)
@@ -160,7 +160,7 @@ class WeightedSets:
         weights = None
         if self.weights is not None:
             weights = jnp.broadcast_to(jnp.asarray(self.weights, compute), batch)
-            finite = jnp.abs(x) <= (np.finfo(compute).max if event else LARGEST_LOC[compute.name])
+            finite = jnp.abs(x) <= LARGEST_LOC[compute.name]
             some = jnp.any(integers_of(x) << 1 != 0, -1, keepdims=True) if event else True
             usable = jnp.all(finite, -1, keepdims=True) & some if event else finite
             x = jnp.where(usable | (weights != 0).reshape(usable.shape), x, 1)

@@ -35,6 +35,7 @@ from jax_von_mises.engine.samples import (
     loop_on_host,
     merged,
     total,
+    turns_removed,
     warn_of_degrees,
 )
 from jax_von_mises.mixture.draw import mixture_of
@@ -714,9 +715,13 @@ def held_by(caller: str, fixed: Any, kind: Any, model: em.Model, sets: WeightedS
 
 
 def warn_of_few(caller: str, host: HostSets, number: int) -> None:
-    """Warn once if a data set has fewer distinct samples of positive weight than the `number` of components."""
+    """Warn once if a data set has fewer distinct samples of positive weight than the `number` of components.
+
+    Angles that differ by full turns, or samples by rounding, are not distinct.
+    """
+    digits = int(-np.log10(8 * np.finfo(host.dtype).eps))
     for x, share in zip(host.x[host.good], host.share[host.good], strict=True):
-        used = x[share > 0]
+        used = np.round(turns_removed(x[share > 0]), digits)
         # The first samples nearly always are enough.
         if any(len(np.unique(some, axis=0)) >= number for some in (used[: 2 * number], used)):
             continue

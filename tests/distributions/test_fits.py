@@ -164,6 +164,17 @@ def test_atom_of_wrapped_cauchy():
     np.testing.assert_allclose([found.loc, found.rho], [0.1, 1.0], rtol=1e-6)
 
 
+def test_close_angles_of_wrapped_cauchy():
+    """The estimate for three close angles is that of the Cauchy distribution, far from that for normal angles."""
+    with jax.enable_x64(True):
+        wanted = WrappedCauchy.fit(np.array([1e-5, 2e-5, 4e-5]))
+    found = WrappedCauchy.fit(np.float32([1e-5, 2e-5, 4e-5]))
+    np.testing.assert_allclose(wanted.loc, 1.857143e-5, rtol=1e-6)
+    np.testing.assert_allclose(1 - float(wanted.rho), 7.4230e-6, rtol=1e-4)  # of T. S. Ferguson's closed form, 1978
+    np.testing.assert_allclose(found.loc, wanted.loc, rtol=1e-5)
+    assert abs(float(found.rho) - float(wanted.rho)) < 6e-8
+
+
 def two_modes(x, loc, shape):
     return jnp.exp(shape[0]) * jnp.cos(x - loc) + shape[1] * jnp.cos(2 * (x - loc))
 
@@ -182,6 +193,21 @@ def test_fit_of_any_density():
         found = CircularDistribution.fit(two_modes, x, (1.0, np.array([0.0, 1.0])))
         loc, shape = found.parameters
         np.testing.assert_allclose([loc, *shape], wanted, rtol=1e-4, atol=1e-5)
+
+
+def cartwright(x, loc, log_power):
+    return jnp.exp(log_power) * jnp.log1p(jnp.cos(x - loc))
+
+
+def test_fit_of_densities_with_zeros(key):
+    """Padding does not touch a zero of the density, and derivatives that are not finite give NaN, not the start."""
+    x = np.asarray(CircularDistribution(cartwright, np.pi, 0.5).sample(key, (300,)))  # 0 at the angle 0
+    fit = functools.partial(CircularDistribution.fit, cartwright, start=(3.0, 0.0))
+    found = fit(x).parameters
+    wanted = fit(np.concatenate([x, x[:212]]), weights=np.float32(np.arange(512) < 300)).parameters
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    np.testing.assert_allclose(found, [np.pi, 0.5], atol=0.3)
+    assert np.isnan(CircularDistribution.fit(cartwright, x + np.float32(3), (0.0, 0.0)).parameters).all()
 
 
 @pytest.mark.more

@@ -1,5 +1,6 @@
 """Compare `Mixture.fit` on the circle and the torus with expectation maximisation in NumPy and SciPy."""
 
+import functools
 import sys
 import warnings
 from pathlib import Path
@@ -465,6 +466,10 @@ def test_warnings():
     with pytest.warns(UserWarning, match=r"fewer distinct samples \(2\) than components \(3\)") as shown:
         Mixture.fit(x[:4], VonMises, number=3, weights=np.ones(4))
     assert len(shown) == 2
+    turned, scaled = 0.1 + np.pi * np.arange(0, 6, 2), np.outer([0.1, 1, 3, 1 / 3], [1.0, 2.0, 3.0])
+    for same, kind in ((turned, VonMises), (scaled, VonMisesFisher)):
+        with pytest.warns(UserWarning, match=r"fewer distinct samples \(1\) than components \(2\)"):
+            Mixture.fit(same, kind, number=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fixed = Mixture(probs=[NAN, NAN], components=VonMises([0.0, NAN], [1000.0, NAN]))
@@ -501,6 +506,13 @@ def test_criteria():
         wide.bic(mean)
     with pytest.raises(ValueError, match="its last axis must have the length 3"):
         wide.log_likelihood(mean[:, :2])
+
+
+def test_standard_errors_of_a_torus_ignore_weight_0(key):
+    x = np.asarray(TORI.sample(key, (300,)))
+    more_angles, weights = np.append(x, np.float32([[1e30, 0.0]]), 0), np.append(np.ones(300, np.float32), 0)
+    found, wanted = TORI.standard_errors(more_angles, weights), TORI.standard_errors(x)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), found, wanted)
 
 
 def test_standard_errors_of_one_component():

@@ -581,6 +581,11 @@ def test_divergence_of_the_uniform_distribution():
         assert kl_divergence(made, dist.Uniform(0.0, 2 * np.pi)) == np.inf
 
 
+def test_divergence_of_any_distributions():
+    p, q = jvm.VonMises(0.5, 4.0), jvm.VonMises(0.3, 2.0)
+    assert kl_divergence(OfDistribution(p), OfDistribution(q)) == p.kl_divergence(q)
+
+
 # ----------------------------------------------------------------------------------- quadratic log densities
 
 POSE = np.float32([[9.0, -1.0, 0.0], [2.0, 6.0, 1.0], [0.0, 0.0, 3.0]])
