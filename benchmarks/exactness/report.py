@@ -33,9 +33,7 @@ def markdown(path):
     """Return a file as Markdown: the machine, a table and the outcome."""
     head, rows = read(path)
     device = head["processor"] if head["platform"] == "cpu" else f"{head['device']}; {head['processor']}"
-    code = f"package tree {head['tree'][:12]}" if "tree" in head else f"commit {head['commit']}"
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---|---:|---:|"]
     lines += [f"| {name} | {int(angles):,} | {' | '.join(others)} |" for name, angles, *others in rows]
-    return "\n".join(
-        [f"*{device}; {head['versions']}; {code}; {head['date']}.*", "", *lines, "", f"{head['outcome']}."]
-    )
+    machine = f"*{device}; {head['versions']}; package tree {head['tree'][:12]}; {head['date']}.*"
+    return "\n".join([machine, "", *lines, "", f"{head['outcome']}."])

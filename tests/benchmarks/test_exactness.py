@@ -309,7 +309,8 @@ def test_a_run_is_written_and_read_again(tmp_path, monkeypatch, capsys):
     assert "0 reported" in head["outcome"]
     assert head["outcome"] in capsys.readouterr().out
     assert "| k=5, bfloat16, table | 229,376 | 2 |" in report.markdown(out)
-    assert "commit 0eb0177bf879" in report.markdown(RESULTS / "exactness-cpu-2-cores.csv")
+    committed = RESULTS / "exactness-cpu-2-cores.csv"
+    assert f"package tree {report.read(committed)[0]['tree'][:12]}; " in report.markdown(committed)
     with pytest.raises(SystemExit):
         exactness.main(["--out", str(tmp_path / "none" / "a.csv")])
     assert "there is no folder" in capsys.readouterr().err
