@@ -147,7 +147,8 @@ class Members:
     def mean(self) -> jax.Array:
         """The mean direction of each angle in [-pi, pi), the mean vector, inside the sphere, or the mean rotation."""
         found: jax.Array = self._own().mean()
-        if found.shape != self.batch_shape + self.event_shape:
+        # Inside `vmap`, NumPyro keeps the batch shape from outside.
+        if found.shape[found.ndim - len(self.event_shape) :] != self.event_shape:
             raise NotImplementedError(f"{type(self).__name__}: the mean has not the shape of a draw.")
         return found
 

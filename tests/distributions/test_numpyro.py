@@ -224,6 +224,7 @@ def test_vmap(key):
     np.testing.assert_array_equal(
         jax.vmap(lambda distribution, x: distribution.log_prob(x), (axes, 0))(distribution, x), expected
     )
+    np.testing.assert_array_equal(jax.vmap(lambda distribution: distribution.mean, (axes,))(distribution), locs)
     keys = random.split(key, 3)
     drawn = jax.jit(jax.vmap(lambda key, distribution: distribution.sample(key, (5,))))(keys, distributions)
     for i in range(3):
