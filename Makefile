@@ -30,9 +30,9 @@ help: ## list the targets
 sample: .venv/installed ## draw SIZE angles into the file OUT, on the GPU if there is one
 	.venv/bin/jax-von-mises sample --concentration 4 --size $(SIZE) --out $(OUT) --resume
 
-test: .venv-test/installed ## run the tests of everything that the package does: six minutes on two cores
+test: .venv-test/installed ## run the tests of everything that the package does: seven minutes on two cores
 	.venv-test/bin/python $(PYTEST)
-test-more: .venv-test/installed ## run the other tests, of further cases, dtypes and examples: twelve minutes
+test-more: .venv-test/installed ## run the other tests, of further cases, dtypes and examples: 12 to 18 minutes
 	.venv-test/bin/python $(PYTEST) -m "more and not slow and not jax"
 	CPU_DEVICES=1 .venv-test/bin/python $(PYTEST) -m "not slow and not gpu and not jax" $(ONE_DEVICE)
 test-versions: ## run a few tests on the oldest JAX, and on the newest JAX and Python

@@ -4,10 +4,10 @@ It has no text, so that it can be read on a phone, and no background, for light 
 """
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 
 import jax_von_mises as jvm
+from docs.examples import drawing
 from docs.examples.drawing import COLORS
 from jax_von_mises import rotations
 
@@ -80,18 +80,18 @@ def frames(axes, key):
     globe(axes, {color: matrices[..., axis] for axis, color in enumerate(COLORS[:3])})
 
 
+def picture():
+    """Return the figure."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 2.3), layout="constrained", facecolor="none")
+    for place, panel in enumerate((angles, pairs, directions, frames), 1):
+        kind = "polar" if panel is angles else None
+        axes = figure.add_subplot(1, 4, place, projection=kind, facecolor="none")
+        panel(axes, jax.random.fold_in(jax.random.key(0), place))
+    return figure
+
+
 def draw(out):
     """Write the picture to a file."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    figure = plt.figure(figsize=(9, 2.3), layout="constrained")
-    for place, (panel, key) in enumerate(
-        zip((angles, pairs, directions, frames), keys, strict=True), 1
-    ):
-        panel(
-            figure.add_subplot(
-                1, 4, place, projection="polar" if panel is angles else None
-            ),
-            key,
-        )
-    figure.savefig(out, dpi=160, transparent=True)
-    plt.close(figure)
+    drawing.draw(out, picture)

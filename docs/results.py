@@ -29,7 +29,6 @@ PROGRAMS = Path(__file__).parent.parent / "tools" / "gpu_programs.json"
 MACHINE = "cpu-2-cores"
 SHORT = {
     NORMAL: "`normal`",
-    "jax.random.bits": "`bits`",
     "jax.random.truncated_normal": "`truncated_normal`",
 }
 # The table at the top of the README: a heading for each case, and the peers, of which each cell shows the fastest.

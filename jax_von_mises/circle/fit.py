@@ -103,10 +103,14 @@ def errors_of(shape: Shape, size: jax.Array, parameter: jax.Array) -> Any:
     return jax.tree.map(lambda error: root * error, shape.errors(parameter))
 
 
+def atanh_of_one_minus(rest: jax.Array) -> jax.Array:
+    """Return t with tanh(t) = 1 - `rest`, without cancellation."""
+    return 0.5 * (jnp.log(2 - rest) - jnp.log(rest))
+
+
 def start_of_length(k: jax.Array) -> jax.Array:
     """Return t at which tanh(t) is the mean resultant length of a concentration."""
-    rest = bessel.one_minus_ratio(k)
-    return 0.5 * (jnp.log(2 - rest) - jnp.log(rest))
+    return atanh_of_one_minus(bessel.one_minus_ratio(k))
 
 
 def start_of_cauchy(k: jax.Array) -> jax.Array:
@@ -114,8 +118,7 @@ def start_of_cauchy(k: jax.Array) -> jax.Array:
 
     1 - tanh(t) is the root of 1 minus this length, which for small angles is about the half width at half maximum.
     """
-    rest = jnp.sqrt(bessel.one_minus_ratio(k))
-    return 0.5 * (jnp.log(2 - rest) - jnp.log(rest))
+    return atanh_of_one_minus(jnp.sqrt(bessel.one_minus_ratio(k)))
 
 
 def scale_of(t: jax.Array) -> jax.Array:
